@@ -1,0 +1,1 @@
+"""attnprobe: what the attention heads of a pretrained model compute, with a proof."""
