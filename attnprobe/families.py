@@ -1,0 +1,151 @@
+"""One row per `model_type`: where a family keeps its layers, what it counts as positions.
+
+These are the only attribute paths in attnprobe. A new family that goes through transformers'
+attention interface is a new row; a family with a from-scratch twin also has a file in `scratch`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from attnprobe.errors import UnsupportedModel
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one `model_type` of transformers is laid out.
+
+    Paths are dotted and start at the bare model (`layers`) or at one layer (`output`,
+    `projections`). `language_head` names the modules of the full model that turn hidden states
+    into vocabulary logits, applied in order.
+    """
+
+    model_type: str
+    layers: str
+    output: str
+    language_head: tuple[str, ...]
+    sizes: Callable[[PretrainedConfig], tuple[int, int, int]]
+    positions: Callable[[PretrainedConfig], int]
+    takes_position_ids: bool = False
+    twin: bool = False
+
+    def layer_list(self, model: nn.Module) -> nn.ModuleList:
+        """The transformer layers of a model with or without a head, bottom first."""
+        return attrgetter(self.layers)(model.base_model)
+
+    def output_projection(self, model: nn.Module, layer: int) -> nn.Module:
+        """W_O of a layer: d_model of concatenated head contexts to d_model, with its bias."""
+        return attrgetter(self.output)(self.layer_list(model)[layer])
+
+    def vocabulary_logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
+        """Hidden states of the last layer to logits over the vocabulary, for language models."""
+        for name in self.language_head:
+            hidden = attrgetter(name)(model)(hidden)
+        return hidden
+
+
+def _bert_sizes(config: PretrainedConfig) -> tuple[int, int, int]:
+    return config.num_hidden_layers, config.num_attention_heads, config.hidden_size
+
+
+def _positions(config: PretrainedConfig) -> int:
+    return config.max_position_embeddings
+
+
+def _positions_after_padding(config: PretrainedConfig) -> int:
+    return config.max_position_embeddings - config.pad_token_id - 1
+
+
+_ENCODER = "encoder.layer"
+_DENSE = "attention.output.dense"
+
+FAMILIES: Mapping[str, Family] = {
+    family.model_type: family
+    for family in (
+        Family("bert", _ENCODER, _DENSE, ("cls",), _bert_sizes, _positions, twin=True),
+        Family(
+            "gpt2",
+            "h",
+            "attn.c_proj",
+            ("lm_head",),
+            lambda config: (config.n_layer, config.n_head, config.n_embd),
+            lambda config: config.n_positions,
+            takes_position_ids=True,
+            twin=True,
+        ),
+        Family("roberta", _ENCODER, _DENSE, ("lm_head",), _bert_sizes, _positions_after_padding),
+        Family(
+            "distilbert",
+            "transformer.layer",
+            "attention.out_lin",
+            ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
+            lambda config: (config.n_layers, config.n_heads, config.dim),
+            _positions,
+        ),
+        Family(
+            "electra",
+            _ENCODER,
+            _DENSE,
+            ("generator_predictions", "generator_lm_head"),
+            _bert_sizes,
+            _positions,
+        ),
+    )
+}
+
+_REASONS: Mapping[str, str] = {
+    "xlnet": "its attention adds relative-position terms to the logits",
+    "deberta": "its attention adds disentangled position terms to the logits",
+    "deberta-v2": "its attention adds disentangled position terms to the logits",
+    "mpnet": "its attention adds a relative-position bias to the logits",
+    "t5": "its attention adds a relative-position bias to the logits",
+    "longformer": "its attention is a sliding window with global tokens",
+    "gpt_neo": "its attention does not go through transformers' attention interface",
+    "llama": "its key heads may be shared between query heads (grouped-query attention)",
+    "mistral": "its key heads are shared between query heads (grouped-query attention)",
+    "qwen2": "its key heads are shared between query heads (grouped-query attention)",
+}
+
+
+def supported() -> str:
+    """The supported families as a phrase for messages."""
+    return ", ".join(FAMILIES)
+
+
+def family_of(name: str, config: Mapping[str, Any]) -> Family:
+    """The row for a checkpoint's raw `config.json`; refuses what would be shown wrongly."""
+    model_type = config.get("model_type")
+    if model_type not in FAMILIES:
+        reason = _REASONS.get(model_type, "its attention has not been checked by attnprobe")
+        raise UnsupportedModel(
+            f"{name} is a model of type {model_type!r} and {reason}; supported: {supported()}"
+        )
+    for key, needed, reason in _FLAGS:
+        if not needed(config.get(key)):
+            raise UnsupportedModel(
+                f"{name} has {key} = {config[key]!r} and {reason}; "
+                f"supported: {supported()} without it"
+            )
+    return FAMILIES[model_type]
+
+
+def _absent(value: object) -> bool:
+    return not value
+
+
+_FLAGS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "position_embedding_type",
+        lambda value: value in (None, "absolute"),
+        "transformers 5 drops the relative term without a word",
+    ),
+    ("pruned_heads", _absent, "transformers 5 ignores the list, so the heads would be wrong"),
+    ("auto_map", _absent, "asks for Python code of its own, which is never run"),
+    ("quantization_config", _absent, "quantised weights are not supported"),
+    ("add_cross_attention", _absent, "cross-attention is not supported"),
+    ("is_encoder_decoder", _absent, "encoder–decoder models are not supported"),
+)
