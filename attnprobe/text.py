@@ -72,7 +72,7 @@ class Reader:
         self.tokenizer = tokenizer
         self.max_tokens = max_tokens
         self.byte_level = isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel)
-        self.special_ids = frozenset(tokenizer.all_special_ids)
+        self.special_ids = _control_ids(tokenizer)
         self.prefix, self.suffix = self._wrapping()
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
 
@@ -162,6 +162,13 @@ class Reader:
             ids[row, at] = torch.tensor(tokens.ids)
             mask[row, at] = True
         return Batch(ids, mask)
+
+
+def _control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids of control tokens. An unknown word is content, unless its token also has another role."""
+    roles = ("bos", "eos", "cls", "sep", "pad", "mask")
+    ids = {getattr(tokenizer, f"{role}_token_id", None) for role in roles}
+    return frozenset(ids - {None})
 
 
 def _byte_table() -> dict[str, int]:

@@ -1,0 +1,7 @@
+"""`python -m attnprobe`."""
+
+import sys
+
+from attnprobe.cli import main
+
+sys.exit(main())

@@ -1,0 +1,91 @@
+"""`python -m attnprobe`: the same engine as the pages, without a browser.
+
+Exit status 0, or 2 with one sentence on standard error.
+"""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from transformers.utils import logging as transformers_logging
+
+from attnprobe.commands import certify, heads, models
+from attnprobe.errors import AttnprobeError, BadInput
+from attnprobe.export.files import write
+
+COMMANDS = (models, heads, certify)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(arguments)
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        _deliver(args, args.command.run(args))
+    except AttnprobeError as error:
+        print(f"attnprobe {args.command.NAME}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+    return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m attnprobe",
+        description="What the attention heads of a pretrained model compute.",
+    )
+    choices = parser.add_subparsers(required=True, metavar="command")
+    for command in COMMANDS:
+        sub = choices.add_parser(command.NAME, help=command.HELP, description=command.HELP)
+        command.add_arguments(sub)
+        sub.add_argument("--format", choices=list(_FORMATS), default="table")
+        sub.add_argument(
+            "--out",
+            type=Path,
+            help="write here instead of printing: a file, or a folder for several",
+        )
+        sub.set_defaults(command=command)
+    return parser
+
+
+def _deliver(args: Namespace, result: pd.DataFrame | Mapping[str, pd.DataFrame]) -> None:
+    """Prints frames or writes them, whole files only."""
+    frames = {"": result} if isinstance(result, pd.DataFrame) else dict(result)
+    rendered = {name: _FORMATS[args.format](frame) for name, frame in frames.items()}
+    if args.out is None:
+        for name, text in rendered.items():
+            print(f"# {name}\n{text}" if len(frames) > 1 else text)
+    elif len(frames) == 1:
+        _write(args.out, *rendered.values())
+    else:
+        for name, text in rendered.items():
+            _write(args.out / f"{name}.{_ENDINGS[args.format]}", text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, (text + "\n").encode())
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror}; choose another --out"
+        ) from error
+
+
+def _table(frame: pd.DataFrame) -> str:
+    return frame.to_string(index=False, na_rep="–", float_format=lambda value: f"{value:.4g}")
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return frame.to_csv(index=False).rstrip("\n")
+
+
+def _json(frame: pd.DataFrame) -> str:
+    return frame.to_json(orient="records", double_precision=15, indent=1)
+
+
+_FORMATS = {"table": _table, "csv": _csv, "json": _json}
+_ENDINGS = {"table": "txt", "csv": "csv", "json": "json"}

@@ -1,0 +1,73 @@
+"""The arguments that commands share: which model, on what, and which text."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from attnprobe.errors import BadInput
+from attnprobe.models import DTYPES, LoadedModel, load
+from attnprobe.text import Tokens
+
+LARGEST_FILE = 4 * 1024 * 1024
+
+
+def add_model(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        default="bundled:bert",
+        help="bundled:bert, bundled:gpt2, a folder, or a Hub id (default: bundled:bert)",
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub id")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
+
+
+def add_text(parser: ArgumentParser) -> None:
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--text", help="the text to look at")
+    given.add_argument("--file", help="a UTF-8 file with the text, or - for standard input")
+    parser.add_argument(
+        "--window",
+        nargs=2,
+        type=int,
+        metavar=("START", "LENGTH"),
+        help="take LENGTH tokens from START on, for a text longer than the model reads",
+    )
+    parser.add_argument(
+        "--begin",
+        action="store_true",
+        help="put the begin-of-text token first (GPT-2 does not do it by itself)",
+    )
+
+
+def model_of(args: Namespace) -> LoadedModel:
+    return load(args.model, device=args.device, dtype=args.dtype, revision=args.revision)
+
+
+def tokens_of(args: Namespace, loaded: LoadedModel) -> Tokens:
+    text = args.text if args.file is None else read_text(args.file)
+    window = tuple(args.window) if args.window else None
+    return loaded.read(text, window=window, begin=args.begin)
+
+
+def read_text(path: str) -> str:
+    """A text file as a string; `-` is standard input."""
+    try:
+        data = sys.stdin.buffer.read(LARGEST_FILE + 1) if path == "-" else _bytes(Path(path))
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{path} is not UTF-8 (byte {error.start} is no part of a character); save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}; check the path") from error
+    if len(data) > LARGEST_FILE:
+        raise BadInput(
+            f"{path} has more than {LARGEST_FILE // 1024**2} MiB of text; take a part of it"
+        )
+    return text
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(LARGEST_FILE + 1)
