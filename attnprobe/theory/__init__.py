@@ -1,0 +1,116 @@
+"""The theory lab: each experiment on 1/√d_k and its neighbours as numbers, without a model.
+
+`EXPERIMENTS[name].run()` is the experiment with its default settings, as a frame;
+`EXPERIMENTS[name].parts` holds the further frames of the same room; `verdicts(name)` measures its
+claims. All draws come from a seed and, but for measured times, repeat exactly.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import pandas as pd
+
+from attnprobe.theory import (
+    claims,
+    cost,
+    equivariance,
+    exponent,
+    freezing,
+    linear,
+    meaning,
+    softmax,
+    variance,
+)
+from attnprobe.theory.inputs import listed
+
+Frame = Callable[..., pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: its main frame, its further frames by name, and the claims that it tests."""
+
+    name: str
+    title: str
+    run: Frame
+    claims: tuple[claims.Claim, ...]
+    parts: Mapping[str, Frame] = field(default_factory=dict)
+
+
+def _table(*experiments: Experiment) -> Mapping[str, Experiment]:
+    return MappingProxyType({experiment.name: experiment for experiment in experiments})
+
+
+EXPERIMENTS = _table(
+    Experiment(
+        "variance",
+        "The variance of a dot product",
+        variance.variance,
+        variance.CLAIMS,
+        {
+            "histogram": variance.histogram,
+            "devices": variance.devices,
+            "quarter-root": variance.quarter_root,
+        },
+    ),
+    Experiment(
+        "softmax",
+        "Softmax under scaling",
+        softmax.softmax,
+        softmax.CLAIMS,
+        {
+            "curve": softmax.multiplier_curve,
+            "weights": softmax.row_weights,
+            "jacobian": softmax.jacobian_map,
+        },
+    ),
+    Experiment(
+        "exponent",
+        "The exponent of d_k",
+        exponent.exponent,
+        exponent.CLAIMS,
+        {"extremes": exponent.extremes},
+    ),
+    Experiment(
+        "freezing",
+        "Freezing",
+        freezing.freezing,
+        freezing.CLAIMS,
+        {"phase": freezing.phase, "gradient-check": freezing.gradient_check},
+    ),
+    Experiment(
+        "meaning",
+        "What attention is",
+        meaning.meaning,
+        meaning.CLAIMS,
+        {
+            "hull": meaning.convex_hull,
+            "contraction": meaning.contraction,
+            "asymmetry": meaning.asymmetry,
+            "kernels": meaning.kernels,
+        },
+    ),
+    Experiment("linear", "Linear attention", linear.linear, linear.CLAIMS, {"times": linear.times}),
+    Experiment(
+        "cost",
+        "Heads and cost",
+        cost.cost,
+        cost.CLAIMS,
+        {"memory": cost.score_memory, "times": cost.times},
+    ),
+    Experiment(
+        "equivariance", "Order and position", equivariance.equivariance, equivariance.CLAIMS
+    ),
+)
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name; `BadInput` names the choices."""
+    listed("the experiment", name, list(EXPERIMENTS))
+    return EXPERIMENTS[name]
+
+
+def verdicts(name: str) -> pd.DataFrame:
+    """The claims of one experiment beside what is measured now (columns: `claims.measured`)."""
+    return claims.measured(experiment(name).claims)
