@@ -1,0 +1,30 @@
+"""How every page begins: title, sidebar, model, text, certificate, and the net under all of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import streamlit as st
+
+from attnprobe.ui import sidebar
+from attnprobe.ui.errors import explained
+from attnprobe.ui.view import View
+
+ICON = Path(__file__).parent / "icon.png"
+
+
+@contextmanager
+def page(title: str, *, question: str = "", needs_model: bool = True) -> Iterator[View]:
+    """The frame of a page; see the package's description.
+
+    `question` is the one sentence under the title that the page answers. The script ends here when
+    there is nothing right to show: no model, no text, or a certificate that failed.
+    """
+    st.set_page_config(page_title=f"{title} · attnprobe", page_icon=str(ICON), layout="wide")
+    st.title(title, anchor=False)
+    if question:
+        st.caption(question)
+    with explained():
+        yield sidebar.view(needs_model=needs_model)
+        return
+    st.stop()

@@ -1,0 +1,261 @@
+"""The sidebar that all pages share: contents, model, text, head, certificate."""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+import torch
+from streamlit.errors import StreamlitPageNotFoundError
+
+from attnprobe.errors import AttnprobeError, CertificateFailed
+from attnprobe.models import DTYPES, LoadedModel
+from attnprobe.sources import BUNDLED
+from attnprobe.text import Tokens
+from attnprobe.ui import cached, state
+from attnprobe.ui.errors import plain
+from attnprobe.ui.examples import EXAMPLES
+from attnprobe.ui.view import View
+
+HOME = Path(__file__).parents[2]
+DEFAULT_MODEL = "bundled:bert"
+TEXT, TYPED, RECENT = "text", "typed", "recent"
+
+
+def view(*, needs_model: bool) -> View:
+    """Draws the sidebar and says what it says; raises the `AttnprobeError` of what fails."""
+    now = state.chosen(DEFAULT_MODEL)
+    with st.sidebar:
+        contents()
+        name, settings = _model(now)
+        text = _text()
+        below = st.container()
+    try:
+        return _loaded_view(now, name, settings, text, below)
+    except AttnprobeError as error:
+        if needs_model:
+            raise
+        with below:
+            st.caption(plain(str(error)))
+        state.write()
+        return View(None, None, None, None, None, mode())
+
+
+def _loaded_view(now, name, settings, text, below) -> View:
+    with st.spinner(f"Loading {plain(name)} …", show_time=True):
+        loaded = cached.model(name, settings.device, settings.precision, settings.revision)
+    _remember(name)
+    with below:
+        tokens = _tokens(loaded, text)
+        _head(now, loaded)
+    state.write()
+    half = View(loaded, tokens, now[state.LAYER], now[state.HEAD], None, mode())
+    with st.spinner("Proving the numbers …", show_time=True):
+        proof = cached.certificate(loaded, tokens, half.digest)
+    with below:
+        _certificate(proof)
+    _refuse_red(proof)
+    return View(loaded, tokens, half.layer, half.head, proof, half.mode)
+
+
+def mode() -> str:
+    """ "light" or "dark", as the person's browser has it."""
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
+_ICONS = {
+    "Head inspector": "grid_on",
+    "Logits and scaling": "straighten",
+    "From scratch": "verified",
+    "Saturation and Jacobian": "gradient",
+    "Pruning": "content_cut",
+    "Perturbation": "shuffle",
+    "Theory lab": "science",
+}
+
+
+def contents() -> None:
+    """The pages as links, in the order of their file names."""
+    files = sorted((HOME / "pages").glob("[0-9]*.py"))
+    titles = [path.stem.split("_", 1)[1].replace("_", " ") for path in files]
+    with st.container(gap=None):
+        try:
+            st.page_link("app.py", label="Overview", icon=":material/home:")
+            for path, title in zip(files, titles, strict=True):
+                icon = f":material/{_ICONS.get(title, 'insights')}:"
+                st.page_link(f"pages/{path.name}", label=title, icon=icon)
+        except StreamlitPageNotFoundError:
+            st.caption("This page runs by itself; start app.py for the others.")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    device: str
+    precision: str
+    revision: str | None
+
+
+def _model(now: MutableMapping[str, Any]) -> tuple[str, _Settings]:
+    names = list(dict.fromkeys([*BUNDLED, *st.session_state.get(RECENT, []), now[state.MODEL]]))
+    name = _widget(
+        now,
+        state.MODEL,
+        lambda key, take: st.selectbox(
+            "Model",
+            names,
+            key=key,
+            on_change=take,
+            accept_new_options=True,
+            required=True,
+            format_func=_title,
+            help="A bundled model, a folder that `save_pretrained` wrote, or a Hugging Face id. "
+            "Type to add your own.",
+        ),
+    )
+    with st.expander("Device and precision"):
+        settings = _Settings(
+            st.selectbox("Device", _devices(), key="device", persist_state="session"),
+            st.selectbox("Precision", list(DTYPES), key="precision", persist_state="session"),
+            st.text_input(
+                "Revision",
+                key="revision",
+                persist_state="session",
+                placeholder="newest",
+                help="Branch, tag or commit of a Hugging Face id.",
+            ).strip()
+            or None,
+        )
+    return name.strip(), settings
+
+
+def _title(name: str) -> str:
+    return BUNDLED[name].title if name in BUNDLED else name
+
+
+def _devices() -> list[str]:
+    extra = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return ["auto", "cpu", *(device for device, there in extra.items() if there)]
+
+
+def _remember(name: str) -> None:
+    recent = st.session_state.setdefault(RECENT, [])
+    if name not in BUNDLED and name not in recent:
+        recent.insert(0, name)
+        del recent[8:]
+
+
+def _widget(now: MutableMapping[str, Any], key: str, draw) -> Any:
+    """A widget that shows `now[key]` and, when the person changes it, changes that first."""
+    place = f"{key}:widget"
+
+    def take() -> None:
+        if st.session_state[place] is not None:
+            now[key] = st.session_state[place]
+
+    if st.session_state.get(place) != now[key]:
+        st.session_state[place] = now[key]
+    draw(place, take)
+    return now[key]
+
+
+def _text() -> str:
+    typed = st.session_state.setdefault(TYPED, EXAMPLES[0].text)
+    st.session_state.setdefault(TEXT, typed)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown("Text", width="stretch")
+        with st.popover("Examples", type="tertiary", icon=":material/lightbulb:"):
+            for example in EXAMPLES:
+                st.button(
+                    example.title,
+                    key=f"example:{example.title}",
+                    type="tertiary",
+                    on_click=_use,
+                    args=(example.text,),
+                )
+    with st.form("text form", border=False, enter_to_submit=False):
+        st.text_area("Text", key=TEXT, height=120, label_visibility="collapsed")
+        st.form_submit_button(
+            "Analyse", type="primary", width="stretch", icon=":material/play_arrow:"
+        )
+    st.session_state[TYPED] = st.session_state[TEXT]
+    return st.session_state[TYPED]
+
+
+def _use(text: str) -> None:
+    st.session_state[TEXT] = text
+
+
+def _tokens(loaded: LoadedModel, text: str) -> Tokens:
+    begin = loaded.reader.begin_id is not None and st.toggle(
+        "Begin with the begin-of-text token",
+        key="begin",
+        persist_state="session",
+        help="GPT-2 was trained on texts that follow one; its tokenizer does not add it by itself.",
+    )
+    total = cached.count(loaded, text) + begin
+    if total <= loaded.max_tokens:
+        st.caption(f"{total:,} of at most {loaded.max_tokens:,} tokens")
+        return cached.read(loaded, text, None, begin)
+    room = loaded.reader.room - begin
+    st.caption(
+        f"The text is {total:,} tokens long and the model reads at most {loaded.max_tokens:,}: "
+        "a window of it is shown."
+    )
+    left, right = st.columns(2)
+    start = left.number_input(
+        "From token", 0, total - 1, step=room // 2 or 1, key="window_start", persist_state="session"
+    )
+    length = right.number_input(
+        "Length", 1, room, value=room, key=f"window_length:{room}", persist_state="session"
+    )
+    return cached.read(loaded, text, (start, length), begin)
+
+
+def _head(now: MutableMapping[str, Any], loaded: LoadedModel) -> None:
+    counts = {state.LAYER: loaded.n_layers, state.HEAD: loaded.n_heads}
+    for column, (key, count) in zip(st.columns(2), counts.items(), strict=True):
+        now[key] = state.clamped(now[key], count)
+        with column:
+            _widget(now, key, _stepper(key, count))
+
+
+def _stepper(key: str, count: int):
+    def draw(place: str, take) -> None:
+        st.number_input(
+            key.capitalize(), 0, count - 1, step=1, key=place, on_change=take,
+            help=f"0 to {count - 1}",
+        )  # fmt: skip
+
+    return draw
+
+
+def _certificate(proof: pd.DataFrame) -> None:
+    """The certificate as a badge that opens into its table."""
+    worst = float((proof["max_abs_error"] / proof["tolerance"]).max())
+    green = bool(proof["ok"].all())
+    label = "Certificate holds" if green else "Certificate failed"
+    with st.popover(
+        f":{'green' if green else 'red'}[{label}]",
+        icon=":material/verified:" if green else ":material/gpp_bad:",
+        width="stretch",
+    ):
+        st.markdown(
+            "The running model against attnprobe's own re-implementation, on this text. "
+            f"The largest error is {worst:.2g} of its tolerance."
+        )
+        st.dataframe(proof, hide_index=True, width=520, height=420)
+
+
+def _refuse_red(proof: pd.DataFrame) -> None:
+    """Nothing is drawn from a model whose certificate failed, because nothing would be certain."""
+    failed = proof[~proof["ok"].astype(bool)]
+    if failed.empty:
+        return
+    worst = failed.iloc[0]
+    raise CertificateFailed(
+        f"the model and its re-implementation differ by {worst['max_abs_error']:.3g} in "
+        f"{worst['stage']} of layer {worst['layer']}, where rounding explains at most "
+        f"{worst['tolerance']:.3g}; nothing is drawn, try float64 or the CPU"
+    )

@@ -1,0 +1,86 @@
+"""Which model, layer and head are chosen: in the session, and in the link.
+
+The session keeps a plain dict and beside it what was last written to the URL. On each run the URL
+leads if it says something else than that (a fresh link, the back button), otherwise the session
+does. Text is never in the URL.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+CHOSEN = "chosen"
+WRITTEN = "written"
+MODEL, LAYER, HEAD = "model", "layer", "head"
+NUMBERS = (LAYER, HEAD)
+
+
+def chosen(default_model: str) -> dict[str, Any]:
+    """The choice of this session after the URL has had its say; edit it in place."""
+    now = st.session_state.setdefault(CHOSEN, {MODEL: default_model, LAYER: 0, HEAD: 0})
+    now |= parsed(changed(st.query_params.to_dict(), st.session_state.setdefault(WRITTEN, {})))
+    return now
+
+
+def changed(url: Mapping[str, str], written: Mapping[str, str]) -> dict[str, str]:
+    """What the URL says that this session has not written there."""
+    return {key: value for key, value in url.items() if written.get(key) != value}
+
+
+def parsed(url: Mapping[str, str]) -> dict[str, Any]:
+    """Model and numbers as their types; what is no number is left out."""
+    numbers = {k: int(v) for k, v in url.items() if k in NUMBERS and _is_number(v)}
+    return {k: v for k, v in url.items() if k not in NUMBERS and v.strip()} | numbers
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) < 7
+
+
+def clamped(value: int, count: int) -> int:
+    """The nearest of 0 … count − 1."""
+    return max(0, min(value, count - 1))
+
+
+def write() -> None:
+    """The session's choice into the URL, where it differs."""
+    now = {key: str(value) for key, value in st.session_state[CHOSEN].items()}
+    st.session_state[WRITTEN] = now
+    if st.query_params.to_dict() != now:
+        st.query_params.from_dict(now)
+
+
+def select_head(view, layer: int, head: int, page: str | None = None) -> None:
+    """Chooses a head and draws again: this page, or another one such as "pages/1_….py"."""
+    st.session_state[CHOSEN] |= {
+        LAYER: clamped(layer, view.loaded.n_layers),
+        HEAD: clamped(head, view.loaded.n_heads),
+    }
+    write()
+    if page is None:
+        st.rerun()
+    st.switch_page(page)
+
+
+def choice(
+    label: str,
+    options: Sequence[str],
+    *,
+    key: str,
+    default: str | None = None,
+    url: bool = False,
+    **look,
+) -> str:
+    """One of a few words side by side, kept over page switches; with `url` also in the link."""
+    if not url:
+        return st.segmented_control(
+            label, options, key=key, default=default or options[0], required=True,
+            persist_state="session", **look,
+        )  # fmt: skip
+    now = st.session_state[CHOSEN]
+    word = now.get(key, default)
+    st.session_state[f"{key}:widget"] = word if word in options else options[0]
+    now[key] = st.segmented_control(label, options, key=f"{key}:widget", required=True, **look)
+    write()
+    return now[key]
