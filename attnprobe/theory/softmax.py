@@ -16,6 +16,7 @@ from attnprobe.theory.inputs import at_least, score_row
 
 SIX_SCORES = (1.585, 0.554, 4.287, -0.693, -8.705, -9.108)
 TOM_SCORES = (40.0, 12.0, 8.0)
+Numbers = Float[np.ndarray, "..."] | np.float64  # a number per row; one row gives a scalar
 MULTIPLIERS = (1.0, 2.0, 2.52, 4.0, 8.0, 16.0, 32.0)
 
 
@@ -34,7 +35,7 @@ def jacobian(p: Float[np.ndarray, "... key"]) -> Float[np.ndarray, "... key key"
     return others
 
 
-def statistics(scores: Float[np.ndarray, "... key"]) -> dict[str, Float[np.ndarray, "..."]]:
+def statistics(scores: Float[np.ndarray, "... key"]) -> dict[str, Numbers]:
     """Peak, entropy (nats) and norms of J of each row, none of which needs J itself.
 
     All sums leave out the largest weight, so that 1 − peak keeps its digits in a saturated row:
@@ -62,8 +63,8 @@ def statistics(scores: Float[np.ndarray, "... key"]) -> dict[str, Float[np.ndarr
     }
 
 
-def row_statistics(scores: Float[np.ndarray, "... key"]) -> dict[str, Float[np.ndarray, "..."]]:
-    """`statistics` and jacobian_spectral: the largest eigenvalue of J, at most ½. Short rows only."""
+def row_statistics(scores: Float[np.ndarray, "... key"]) -> dict[str, Numbers]:
+    """`statistics` and jacobian_spectral: the largest eigenvalue of J (at most ½); short rows."""
     spectral = np.linalg.eigvalsh(jacobian(weights(scores)))[..., -1]
     return {**statistics(scores), "jacobian_spectral": spectral}
 
