@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -47,6 +48,11 @@ _HEADS: tuple[tuple[tuple[str, ...], str, Any], ...] = (
 )
 _BARE = ("bare encoder", AutoModel)
 _UNUSED = ("pooler.", "cls.seq_relationship", "nsp_cls")
+# What transformers, tokenizers and safetensors raise on files that are damaged or do not fit.
+_LIBRARY_FAILURES = (
+    OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError,
+    SafetensorError, StrictDataclassError,
+)  # fmt: skip
 _TOKENIZER_FILES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
 _PROBE = "The cat sat on the mat, and then 1 dog came."
 
@@ -164,7 +170,7 @@ def load(
     model.to(target)
     reader = _reader(source, family, model)
     n_layers, n_heads, d_model = family.sizes(model.config)
-    capture.wrap_layers(family.layer_list(model))
+    capture.wrap_layers(family.layer_list(model), family)
     loaded = LoadedModel(
         name, source.revision or revision, source.origin, source.licence, source.folder,
         model, reader, family, head_kind, n_layers, n_heads, d_model,
@@ -266,7 +272,7 @@ def _weights(source: sources.Source, auto, dtype) -> tuple[PreTrainedModel, tupl
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+    except _LIBRARY_FAILURES as error:
         raise UnsupportedModel(
             f"{source.name} cannot be loaded: {_first_line(error)}; the files may be damaged or "
             "not belong together"
@@ -304,7 +310,7 @@ def _reader(source: sources.Source, family: Family, model: PreTrainedModel) -> R
         tokenizer = AutoTokenizer.from_pretrained(
             source.folder, trust_remote_code=False, local_files_only=True
         )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+    except _LIBRARY_FAILURES as error:
         raise UnsupportedModel(
             f"the tokenizer of {source.name} cannot be read: {_first_line(error)}"
         ) from error

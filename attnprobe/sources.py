@@ -83,10 +83,18 @@ def find(name: str, revision: str | None = None) -> Source:
         return Source(name, bundled.path(), bundled.origin, bundled.licence)
     if name.startswith("bundled:"):
         raise UnsupportedModel(f"{name} is not bundled; there are {', '.join(BUNDLED)}")
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = Path(name)
+    if _is_folder(folder):
+        folder = folder.expanduser().resolve()
         return Source(name, folder, "local folder", licence=_licence(folder))
     return _from_hub(name, revision)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown ~user
+        return False
 
 
 def _from_hub(name: str, revision: str | None) -> Source:

@@ -11,6 +11,7 @@ from transformers import AutoModel, GPT2Model
 from attnprobe import capture, load
 from attnprobe.capture import AttentionCall, every_layer_once, gate, watching
 from attnprobe.errors import CaptureFailed, UnsupportedModel
+from attnprobe.families import FAMILIES
 from attnprobe.text import Batch
 
 KINDS = ["bert", "bert-mlm", "bert-classifier", "gpt2", "roberta", "distilbert", "electra"]
@@ -316,7 +317,7 @@ def test_gpt2_s_three_flags_reach_the_captured_scale(scaled, by_layer, reordered
         attn_implementation=capture.IMPLEMENTATION,
     )
     model, calls = GPT2Model(config).eval(), []
-    capture.wrap_layers(model.h)
+    capture.wrap_layers(model.h, FAMILIES["gpt2"])
     batch = Batch(torch.tensor([[1, 2, 3]]), torch.ones(1, 3, dtype=torch.bool))
     with watching(record(calls)), torch.no_grad():
         model(batch.ids, attention_mask=batch.mask, use_cache=False)

@@ -14,10 +14,24 @@ GPT2 = Reader(tiny.byte_level(), max_tokens=64)
 ROBERTA = Reader(tiny.byte_level(wrapped=True), max_tokens=64)
 
 NASTY = [
-    "a\x00b", "\x1b[31m", "\ufffe", "a\u0301", "á", "😀😀", "中文 模型", "שלום world",
-    "the cat the dog", "zebra apple mango", "1 2 3 4 5 6 7 8 9 10 11", "[SEP] hello [MASK]", "<|endoftext|>x",
-    "<img src=x onerror=alert(1)>", "</script>", "$5 and $6", "*a* _b_ :red[x] # h",
-]  # fmt: skip
+    "a\x00b",
+    "\x1b[31m",
+    "\ufffe",
+    "a\u0301",
+    "á",
+    "😀😀",
+    "中文 模型",
+    "שלום world",
+    "the cat the dog",
+    "zebra apple mango",
+    "1 2 3 4 5 6 7 8 9 10 11",
+    "[SEP] hello [MASK]",
+    "<|endoftext|>x",
+    "<img src=x onerror=alert(1)>",
+    "</script>",
+    "$5 and $6",
+    "*a* _b_ :red[x] # h",
+]
 
 
 def test_special_tokens_wrap_the_text_and_are_marked():
