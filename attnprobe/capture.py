@@ -16,11 +16,12 @@ from functools import wraps
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from attnprobe.errors import CaptureFailed, UnsupportedModel
+from attnprobe.families import Family
 
 IMPLEMENTATION = "attnprobe"
 _MASK_RULES = {"causal_mask_function", "bidirectional_mask_function"}
@@ -89,10 +90,13 @@ class _Run:
     watchers: tuple[Watcher, ...]
     start: int = 0
     hidden: Tensor | None = None
+    contexts: Tensor | None = None
     keep: list[Tensor] | None = None
+    read: Tensor | None = None
     tick: Callable[[], None] | None = None
     layer: int = 0
     seen: list[int] = field(default_factory=list)
+    whole: Tensor | None = None
 
 
 _RUN: ContextVar[_Run | None] = ContextVar("attnprobe_run", default=None)
@@ -102,22 +106,37 @@ _RUN: ContextVar[_Run | None] = ContextVar("attnprobe_run", default=None)
 def watching(
     watcher: Watcher | None = None,
     *,
-    start: int = 0,
+    start: int | None = None,
     hidden: Tensor | None = None,
+    contexts: Tensor | None = None,
     keep: list[Tensor] | None = None,
+    read: Tensor | None = None,
     tick: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """Forward passes in this block, in this thread, are shown to `watcher`.
 
     `start` and `hidden` resume at a layer from its cached input [batch position d_model]: lower
-    layers are not computed. `keep` collects the input of every computed layer and the output of
-    the last. `tick` is called before every layer and may raise to end the run. Blocks nest: an
-    outer watcher edits first, an inner one sees its edit.
+    layers are not computed. `contexts` [batch position d_model] are that layer's concatenated head
+    contexts, edited already: its queries, keys and attention are not computed and no watcher sees
+    it. `keep` collects the input of every computed layer and the output of the last. `read`
+    [batch read] are the positions, different ones in each row, at which the last layer is
+    computed; the others are zero after it. `tick` is called before every layer and may raise to end the run. Blocks
+    nest: an outer watcher edits first, an inner one sees its edit, and what an inner block does
+    not say stays as the outer block has it.
     """
-    outer = _RUN.get()
-    watchers = (outer.watchers if outer else ()) + ((watcher,) if watcher else ())
-    tick = tick or (outer.tick if outer else None)
-    token = _RUN.set(_Run(watchers, start, hidden, keep, tick))
+    outer = _RUN.get() or _Run(())
+    run = _Run(
+        outer.watchers + ((watcher,) if watcher else ()),
+        *(
+            (outer.start, outer.hidden, outer.contexts)
+            if start is None
+            else (start, hidden, contexts)
+        ),
+        keep=outer.keep if keep is None else keep,
+        read=outer.read if read is None else read,
+        tick=tick or outer.tick,
+    )
+    token = _RUN.set(run)
     try:
         yield
     finally:
@@ -217,13 +236,18 @@ AttentionInterface.register(IMPLEMENTATION, _attention)
 AttentionMaskInterface.register(IMPLEMENTATION, _valid_keys)
 
 
-def wrap_layers(layers: nn.ModuleList) -> None:
-    """Let each layer ask, once per call, whether this run starts above it. Done once, at load."""
+def wrap_layers(layers: nn.ModuleList, family: Family) -> None:
+    """Let each layer ask, once per call, what this run computes of it. Done once, at load."""
     for index, layer in enumerate(layers):
-        layer.forward = _reusable(layer.forward, index, last=index == len(layers) - 1)
+        last = index == len(layers) - 1
+        module = family.attention_module(layer)
+        module.forward = _shortened(module.forward, layer, index, family)
+        layer.forward = _reusable(layer.forward, index, last=last)
 
 
 def _reusable(forward: Callable, index: int, *, last: bool) -> Callable:
+    """A layer that hands on the cached state below a run's start, and knows what the last reads."""
+
     @wraps(forward)
     def layer(hidden_states: Tensor, *args, **kwargs) -> Tensor:
         run = _RUN.get()
@@ -236,12 +260,57 @@ def _reusable(forward: Callable, index: int, *, last: bool) -> Callable:
         run.layer = index
         if run.keep is not None:
             run.keep.append(hidden_states)
+        run.whole = hidden_states if last and run.read is not None else None
+        if run.whole is not None:
+            hidden_states = _at(run.whole, run.read)
         output = forward(hidden_states, *args, **kwargs)
+        if run.whole is not None:
+            output = _spread(output, run.read, run.whole)
         if run.keep is not None and last:
             run.keep.append(output)
         return output
 
     return layer
+
+
+def _shortened(forward: Callable, layer: nn.Module, index: int, family: Family) -> Callable:
+    """A layer's attention that computes nothing that is cached or that nobody reads.
+
+    Keys and values need the whole text; what follows attention is per position, so a last layer
+    that is read at a few positions goes on with those alone.
+    """
+
+    @wraps(forward)
+    def attention(hidden_states: Tensor, *args, **kwargs) -> tuple[Tensor, None]:
+        run = _RUN.get()
+        if run is None:
+            return forward(hidden_states, *args, **kwargs)
+        if run.contexts is not None and index == run.start:
+            run.seen.append(index)
+            contexts = run.contexts if run.whole is None else _at(run.contexts, run.read)
+            return family.after_attention(layer, contexts), None
+        if run.whole is None:
+            return forward(hidden_states, *args, **kwargs)
+        output, weights = forward(family.before_attention(layer, run.whole), *args, **kwargs)
+        return _at(output, run.read), weights
+
+    return attention
+
+
+def _at(
+    values: Float[Tensor, "batch position d_model"], read: Int[Tensor, "batch read"]
+) -> Float[Tensor, "batch read d_model"]:
+    return values.gather(1, read[..., None].expand(-1, -1, values.shape[2]))
+
+
+def _spread(
+    values: Float[Tensor, "batch read d_model"],
+    read: Int[Tensor, "batch read"],
+    like: Float[Tensor, "batch position d_model"],
+) -> Float[Tensor, "batch position d_model"]:
+    """The read positions in their places, zeros elsewhere: what follows counts positions."""
+    places = read[..., None].expand_as(values)
+    return torch.zeros_like(like).scatter(1, places, values)
 
 
 def gate(gates: Mapping[tuple[int, int], float] | Float[Tensor, "layer *batch head"]) -> Watcher:

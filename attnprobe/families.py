@@ -19,17 +19,24 @@ from attnprobe.errors import UnsupportedModel
 class Family:
     """How one `model_type` of transformers is laid out.
 
-    Paths are dotted and start at the bare model (`layers`) or at one layer (`output`,
-    `projections`). `language_head` names the modules of the full model that turn hidden states
-    into vocabulary logits, applied in order.
+    Paths are dotted and start at the bare model (`layers`) or at one layer (`output`, `attention`,
+    `norm`). `attention` is the module that makes queries, keys and values; `projects` says that it
+    applies W_O too, `norm` is what the layer puts before it. `language_head` names the modules of
+    the full model that turn hidden states into vocabulary logits, applied in order; `class_head`
+    turns the hidden state at a text's first (`class_at_end`: last) token into class logits.
     """
 
     model_type: str
     layers: str
     output: str
+    attention: str
     language_head: tuple[str, ...]
+    class_head: Callable[[nn.Module, Tensor], Tensor]
     sizes: Callable[[PretrainedConfig], tuple[int, int, int]]
     positions: Callable[[PretrainedConfig], int]
+    projects: bool = False
+    norm: str | None = None
+    class_at_end: bool = False
     takes_position_ids: bool = False
     twin: bool = False
 
@@ -47,6 +54,22 @@ class Family:
             hidden = attrgetter(name)(model)(hidden)
         return hidden
 
+    def class_logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
+        """Hidden states [text d_model] of the token that a classifier reads, to class logits."""
+        return self.class_head(model, hidden)
+
+    def attention_module(self, layer: nn.Module) -> nn.Module:
+        """The part of a layer that makes queries, keys and values."""
+        return attrgetter(self.attention)(layer)
+
+    def before_attention(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """What the layer hands to its attention module: its input, normed first or as it is."""
+        return attrgetter(self.norm)(layer)(hidden) if self.norm else hidden
+
+    def after_attention(self, layer: nn.Module, contexts: Tensor) -> Tensor:
+        """What the attention module gives for contexts [batch position d_model]."""
+        return attrgetter(self.output)(layer)(contexts) if self.projects else contexts
+
 
 def _bert_sizes(config: PretrainedConfig) -> tuple[int, int, int]:
     return config.num_hidden_layers, config.num_attention_heads, config.hidden_size
@@ -60,37 +83,75 @@ def _positions_after_padding(config: PretrainedConfig) -> int:
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
+def _pooled_class(model: nn.Module, hidden: Tensor) -> Tensor:
+    return model.classifier(model.base_model.pooler(hidden[:, None]))
+
+
+def _token_class(model: nn.Module, hidden: Tensor) -> Tensor:
+    return model.classifier(hidden[:, None])
+
+
 _ENCODER = "encoder.layer"
 _DENSE = "attention.output.dense"
+_SELF = "attention.self"
 
 FAMILIES: Mapping[str, Family] = {
     family.model_type: family
     for family in (
-        Family("bert", _ENCODER, _DENSE, ("cls",), _bert_sizes, _positions, twin=True),
+        Family(
+            "bert",
+            _ENCODER,
+            _DENSE,
+            _SELF,
+            ("cls",),
+            _pooled_class,
+            _bert_sizes,
+            _positions,
+            twin=True,
+        ),
         Family(
             "gpt2",
             "h",
             "attn.c_proj",
+            "attn",
             ("lm_head",),
+            lambda model, hidden: model.score(hidden),
             lambda config: (config.n_layer, config.n_head, config.n_embd),
             lambda config: config.n_positions,
+            projects=True,
+            norm="ln_1",
+            class_at_end=True,
             takes_position_ids=True,
             twin=True,
         ),
-        Family("roberta", _ENCODER, _DENSE, ("lm_head",), _bert_sizes, _positions_after_padding),
+        Family(
+            "roberta",
+            _ENCODER,
+            _DENSE,
+            _SELF,
+            ("lm_head",),
+            _token_class,
+            _bert_sizes,
+            _positions_after_padding,
+        ),
         Family(
             "distilbert",
             "transformer.layer",
             "attention.out_lin",
+            "attention",
             ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
+            lambda model, hidden: model.classifier(model.pre_classifier(hidden).relu()),
             lambda config: (config.n_layers, config.n_heads, config.dim),
             _positions,
+            projects=True,
         ),
         Family(
             "electra",
             _ENCODER,
             _DENSE,
+            _SELF,
             ("generator_predictions", "generator_lm_head"),
+            _token_class,
             _bert_sizes,
             _positions,
         ),
