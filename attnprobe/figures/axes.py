@@ -1,0 +1,73 @@
+"""Axes, series and tooltips of the figures that plot one column against another."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from attnprobe.figures import values
+from attnprobe.figures.labels import safe_labels
+from attnprobe.figures.theme import COLOURS, DASHES, Mode
+from attnprobe.metrics import Quantity
+
+
+def across(q: Quantity, *, column: str = "", zero: bool = False) -> alt.X:
+    """The horizontal axis of a quantity: its title with unit, its scale, its limits.
+
+    `column` is another column in the same unit, for example the end of an interval.
+    """
+    scale = number_scale(q, zero=zero)
+    return alt.X(f"{column or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
+
+
+def upward(q: Quantity, *, column: str = "", zero: bool = False) -> alt.Y:
+    """The vertical axis of a quantity, as `across`."""
+    scale = number_scale(q, zero=zero)
+    return alt.Y(f"{column or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
+
+
+def number_scale(q: Quantity, *, zero: bool = False) -> alt.Scale:
+    """Linear or logarithmic, over the limits of the definition where there are any.
+
+    `zero` keeps 0 in sight: bars without it lie about their length.
+    """
+    low, high = q.domain
+    options: dict[str, Any] = {"type": q.scale, "nice": q.scale != "log"}
+    if q.scale != "log":
+        options["zero"] = zero or low == 0
+    if low is not None and not (q.scale == "log" and low <= 0):
+        options["domainMin"] = low
+    if high is not None:
+        options["domainMax"] = high
+    return alt.Scale(**options)
+
+
+def _ticks(q: Quantity) -> alt.Axis:
+    form = "~g" if q.scale == "log" else "~r" if q.format != "d" else "d"
+    return alt.Axis(tickCount=5, format=form, labelOverlap="greedy", labelFlush=True)
+
+
+def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
+    """Colour and dash of each group of the column `by`, in order of appearance.
+
+    After eight groups the colours repeat with another dash, so that no two look the same.
+    """
+    names = safe_labels(values.column(frame, by).drop_duplicates())
+    colours, n = COLOURS[mode].categories, len(DASHES)
+    legend = alt.Legend(title=by.replace("_", " "), orient="bottom", columns=4, symbolType="stroke")
+    hue = [colours[i % len(colours)] for i in range(len(names))]
+    dash = [list(DASHES[(i + i // n) % n]) for i in range(len(names))]
+    return {
+        "color": alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=hue), legend=legend),
+        "strokeDash": alt.StrokeDash(
+            f"{by}:N", scale=alt.Scale(domain=names, range=dash), legend=legend
+        ),
+    }
+
+
+def tips(quantities: Sequence[Quantity], names: Sequence[str] = ()) -> list[alt.Tooltip]:
+    """Tooltip lines: names as they are, numbers with their label, unit and format."""
+    words = [alt.Tooltip(f"{name}:N", title=name.replace("_", " ")) for name in names if name]
+    numbers = [alt.Tooltip(f"{q.name}:Q", title=q.title, format=q.format) for q in quantities]
+    return words + numbers

@@ -1,0 +1,65 @@
+"""Lines over a number: sweeps, learning curves, theory against measurement."""
+
+import altair as alt
+import pandas as pd
+
+from attnprobe.figures.axes import across, series, tips, upward
+from attnprobe.figures.theme import COLOURS, Mode, themed
+from attnprobe.figures.values import inline
+from attnprobe.metrics import Quantity, quantity
+
+
+def curves(
+    frame: pd.DataFrame,
+    x: str | Quantity,
+    y: str | Quantity,
+    *,
+    by: str | None = None,
+    band: tuple[str, str] | None = None,
+    marked: pd.DataFrame | None = None,
+    dots: bool = False,
+    mode: Mode = "light",
+    width: int = 460,
+    height: int = 260,
+) -> alt.LayerChart:
+    """One line per group of the column `by`, or one line; log axes where the quantity says so.
+
+    `band` names two columns, the lower and the upper edge of an interval about the line. `marked`
+    is a small frame with the columns of x and y and, where wanted, `label`: points to point out.
+    `dots` shows where the line was measured.
+    """
+    qx, qy = quantity(x), quantity(y)
+    names = [by] if by else []
+    data = inline(frame, [qx.name, qy.name, *names, *(band or ())])
+    look = series(frame, by, mode) if by else {}
+    base = alt.Chart(data).encode(x=across(qx), **look)
+    layers = [_band(base, qy, band)] if band else []
+    line = base.mark_line(point=dots, clip=True)
+    layers.append(line.encode(y=upward(qy), tooltip=tips([qx, qy], names)))
+    if marked is not None:
+        layers += points_out(marked, qx, qy, mode)
+    return themed(
+        alt.layer(*layers, width=width, height=height),
+        mode,
+        alt_text=f"{qy.title} against {qx.title}" + (f", one line per {by}." if by else "."),
+    )
+
+
+def _band(base: alt.Chart, q: Quantity, band: tuple[str, str]) -> alt.Chart:
+    low, high = band
+    area = base.mark_area(opacity=0.18, strokeWidth=0, clip=True, tooltip=None)
+    return area.encode(y=upward(q, column=low), y2=high)
+
+
+def points_out(frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode) -> list[alt.Chart]:
+    """Ringed points with their labels beside them, to lay over a figure of x and y."""
+    c = COLOURS[mode]
+    named = [name for name in ("label",) if name in frame]
+    base = alt.Chart(inline(frame, [x.name, y.name, *named])).encode(x=across(x), y=upward(y))
+    ring = base.mark_point(size=90, fill=c.page, stroke=c.text, strokeWidth=2, opacity=1)
+    marks = [ring.encode(tooltip=tips([x, y], named))]
+    if named:
+        marks.append(
+            base.mark_text(align="left", dx=9, dy=-9, fontWeight=600).encode(text="label:N")
+        )
+    return marks

@@ -1,0 +1,59 @@
+"""Frames as chart data: native numbers of six digits, no value that JSON does not know."""
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from attnprobe.errors import BadInput
+from attnprobe.figures.labels import safe_label
+
+
+def inline(frame: pd.DataFrame, columns: Sequence[str]) -> alt.InlineData:
+    """The named columns as inline data; rows with an undefined number are left out.
+
+    Infinite counts as undefined. Numbers are rounded to six significant digits, which no figure can
+    show; the exported table keeps them all.
+    """
+    wanted = list(dict.fromkeys(columns))
+    kept = pd.DataFrame({name: _native(column(frame, name)) for name in wanted})
+    numeric = kept.select_dtypes("number").columns
+    defined = np.isfinite(kept[numeric].to_numpy(dtype=float)).all(axis=1)
+    return alt.InlineData(values=kept[defined].to_dict("records"))
+
+
+def column(frame: pd.DataFrame, name: str) -> pd.Series:
+    """One column, or a sentence that names those there are."""
+    if name not in frame:
+        have = ", ".join(map(str, frame.columns))
+        raise BadInput(f"the figure needs a column {name!r} and the table has: {have}")
+    return frame[name]
+
+
+def finite(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """The defined numbers of a column, float64."""
+    values = column(frame, name).to_numpy(dtype=float, na_value=np.nan)
+    return values[np.isfinite(values)]
+
+
+def _native(values: pd.Series) -> pd.Series:
+    if pd.api.types.is_bool_dtype(values):
+        return values.astype(bool)
+    if pd.api.types.is_integer_dtype(values) and not values.isna().any():
+        return values.astype("int64")
+    if pd.api.types.is_numeric_dtype(values):
+        return pd.Series(six_digits(values.to_numpy(dtype=float, na_value=np.nan)), values.index)
+    return values.map(safe_label)
+
+
+def six_digits(values: np.ndarray) -> np.ndarray:
+    """`values` rounded to six significant digits; what is not finite stays as it is."""
+    usable = np.isfinite(values) & (values != 0)
+    size = np.where(usable, np.abs(values), 1.0)
+    places = 5 - np.floor(np.log10(size)).astype(int)
+    rounded = [
+        round(float(v), int(p)) if u else float(v)
+        for v, p, u in zip(values.ravel(), places.ravel(), usable.ravel(), strict=True)
+    ]
+    return np.array(rounded, dtype=float).reshape(values.shape)
