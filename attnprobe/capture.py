@@ -120,7 +120,8 @@ def watching(
     contexts, edited already: its queries, keys and attention are not computed and no watcher sees
     it. `keep` collects the input of every computed layer and the output of the last. `read`
     [batch read] are the positions, different ones in each row, at which the last layer is
-    computed; the others are zero after it. `tick` is called before every layer and may raise to end the run. Blocks
+    computed; the others are zero after it. `tick` is called before every layer and may raise to
+    end the run. Blocks
     nest: an outer watcher edits first, an inner one sees its edit, and what an inner block does
     not say stays as the outer block has it.
     """
