@@ -1,0 +1,87 @@
+"""What a head looks at: scores of the classic roles, from attention weights alone.
+
+Previous-token, duplicate-token and induction heads are those of Elhage et al., "A mathematical
+framework for transformer circuits" (2021), and Olsson et al., "In-context learning and induction
+heads" (2022). A score is the mean weight that a head puts on the role's target, over the queries
+that have one; it is NaN where no query has a target.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def previous_token(
+    weights: Float[Tensor, "layer head query key"],
+) -> Float[Tensor, "layer head"]:
+    """Mean weight on the token just before the query, in [0, 1].
+
+    The first query has no token before it and is left out.
+    """
+    return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(-1)
+
+
+def duplicate_token(
+    weights: Float[Tensor, "layer head query key"], ids: Int[Tensor, "query"]
+) -> Float[Tensor, "layer head"]:
+    """Mean weight on the last earlier occurrence of the query's own token, in [0, 1]."""
+    query, key = _earlier_occurrence(ids)
+    return weights[..., query, key].mean(-1)
+
+
+def induction(
+    weights: Float[Tensor, "layer head query key"], ids: Int[Tensor, "query"]
+) -> Float[Tensor, "layer head"]:
+    """Mean weight on the token after the last earlier occurrence of the query's, in [0, 1].
+
+    A query whose token stood directly before it is left out: its target would be itself.
+    """
+    return induction_profile(weights, ids, torch.zeros(1, dtype=torch.long))[..., 0]
+
+
+def induction_profile(
+    weights: Float[Tensor, "layer head query key"],
+    ids: Int[Tensor, "query"],
+    offsets: Int[Tensor, "offset"],
+) -> Float[Tensor, "layer head offset"]:
+    """Mean weight on the keys at ``offsets`` from the induction target: 0 is the target itself.
+
+    A sharp induction head has its weight at 0; a blurred one spreads it over the neighbours. A
+    query counts at an offset only if that key exists and is not after the query.
+    """
+    query, earlier = _earlier_occurrence(ids)
+    apart = query - earlier > 1
+    query, target = query[apart], earlier[apart] + 1
+    columns = [_mean_at(weights, query, target + offset) for offset in offsets]
+    return torch.stack(columns, dim=-1)
+
+
+def repeated_random_tokens(
+    tokens: Int[Tensor, "token"], period: int, generator: torch.Generator
+) -> Int[Tensor, "query"]:
+    """A random sequence of ``period`` different tokens, twice in a row: 2 × period ids.
+
+    No statistic of a language helps in the second half, only looking back does (Olsson et al.).
+    """
+    once = tokens[torch.randperm(len(tokens), generator=generator)[:period]]
+    return torch.cat([once, once])
+
+
+def _mean_at(
+    weights: Float[Tensor, "layer head query key"],
+    query: Int[Tensor, "row"],
+    key: Int[Tensor, "row"],
+) -> Float[Tensor, "layer head"]:
+    inside = (key >= 0) & (key <= query)
+    return weights[..., query[inside], key[inside]].mean(-1)
+
+
+def _earlier_occurrence(
+    ids: Int[Tensor, "query"],
+) -> tuple[Int[Tensor, "row"], Int[Tensor, "row"]]:
+    """The queries whose token occurred before, and where it did so last."""
+    same: Bool[Tensor, "query key"] = (ids[:, None] == ids[None, :]).tril(-1)
+    query = same.any(-1).nonzero().squeeze(-1)
+    position = torch.arange(len(ids), device=ids.device)
+    last = torch.where(same[query], position, -1).max(-1).values
+    return query, last
