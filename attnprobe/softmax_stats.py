@@ -75,7 +75,7 @@ class RowStatistics:
     """Population standard deviation of the raw logits over the keys that the row sees."""
     keys: Int[Tensor, "*row"]
     """Number of keys that the row sees."""
-    scale: float
+    scale: float | Float[Tensor, "..."]
     """Scaled logits are raw logits times this."""
 
     @property

@@ -131,12 +131,13 @@ def trace(
 
 
 def _joined(rows: list[RowStatistics]) -> RowStatistics:
-    """Statistics of single texts, [1 head query] per layer, as [layer head query]."""
-    names = [f.name for f in fields(RowStatistics)]
-    parts = {name: [getattr(row, name) for row in rows] for name in names}
-    return RowStatistics(
-        **{n: None if values[0] is None else torch.cat(values) for n, values in parts.items()}
-    )
+    """Statistics of one text, [1 head query] per layer, as [layer head query]."""
+    joined = {}
+    for name in (f.name for f in fields(RowStatistics)):
+        parts = [getattr(row, name) for row in rows]
+        joined[name] = torch.cat(parts) if isinstance(parts[0], Tensor) else None
+    scales = [row.scale for row in rows]
+    return RowStatistics(**joined | {"scale": rows[0].entropy.new_tensor(scales)[:, None, None]})
 
 
 def head_table(trace: Trace, *, saturated_from: float = SATURATED_FROM) -> pd.DataFrame:
@@ -157,7 +158,7 @@ def head_table(trace: Trace, *, saturated_from: float = SATURATED_FROM) -> pd.Da
     raw_mean = (rows.raw_mean.nan_to_num() * cells).sum(-1) / cells.sum(-1)
     spread = rows.raw_std.square() + (rows.raw_mean - raw_mean[..., None]).square()
     raw_std = ((spread.nan_to_num() * cells).sum(-1) / cells.sum(-1)).sqrt()
-    scale = torch.tensor(trace.scales, dtype=weight.dtype, device=weight.device)[:, None]
+    scale = weight.new_tensor(trace.scales)[:, None]
     columns = {
         "entropy": mean(rows.entropy),
         "normalised_entropy": mean(rows.normalised_entropy),
