@@ -49,7 +49,7 @@ class Base:
 def batches(
     readout: ReadOut, texts: TextSet | Sequence[LabelledText], *, tokens: int = TOKENS
 ) -> list[tuple[list[int], Examples]]:
-    """Texts in batches of similar length, at most about `tokens` tokens each, with their numbers."""
+    """Texts in batches of similar length of about `tokens` tokens at most, with their numbers."""
     items = list(texts.texts if isinstance(texts, TextSet) else texts)
     shapes = [readout.prepare([item]).batch.ids.shape for item in items]
     groups: list[list[int]] = []
