@@ -256,6 +256,8 @@ def _reusable(forward: Callable, index: int, *, last: bool) -> Callable:
             return forward(hidden_states, *args, **kwargs)
         if index < run.start:
             return run.hidden
+        if index == run.start and run.hidden is not None:
+            hidden_states = run.hidden
         if run.tick:
             run.tick()
         run.layer = index
