@@ -21,9 +21,10 @@ class Family:
 
     Paths are dotted and start at the bare model (`layers`) or at one layer (`output`, `attention`,
     `norm`). `attention` is the module that makes queries, keys and values; `projects` says that it
-    applies W_O too, `norm` is what the layer puts before it. `language_head` names the modules of
-    the full model that turn hidden states into vocabulary logits, applied in order; `class_head`
-    turns the hidden state at a text's first (`class_at_end`: last) token into class logits.
+    applies W_O too, `norm` is what the layer puts before it. `position_table` is the embedding of
+    places. `language_head` names the modules of the full model that turn hidden states into
+    vocabulary logits, applied in order; `class_head` turns the hidden state at a text's first
+    (`class_at_end`: last) token into class logits.
     """
 
     model_type: str
@@ -34,6 +35,7 @@ class Family:
     class_head: Callable[[nn.Module, Tensor], Tensor]
     sizes: Callable[[PretrainedConfig], tuple[int, int, int]]
     positions: Callable[[PretrainedConfig], int]
+    position_table: str = "embeddings.position_embeddings"
     projects: bool = False
     norm: str | None = None
     class_at_end: bool = False
@@ -57,6 +59,12 @@ class Family:
     def class_logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
         """Hidden states [text d_model] of the token that a classifier reads, to class logits."""
         return self.class_head(model, hidden)
+
+    def position_vectors(self, model: nn.Module, length: int) -> Tensor:
+        """What is added to the first `length` tokens for their places: [position width]."""
+        table = attrgetter(self.position_table)(model.base_model).weight
+        first = len(table) - self.positions(model.config)
+        return table[first : first + length]
 
     def attention_module(self, layer: nn.Module) -> nn.Module:
         """The part of a layer that makes queries, keys and values."""
@@ -118,6 +126,7 @@ FAMILIES: Mapping[str, Family] = {
             lambda model, hidden: model.score(hidden),
             lambda config: (config.n_layer, config.n_head, config.n_embd),
             lambda config: config.n_positions,
+            position_table="wpe",
             projects=True,
             norm="ln_1",
             class_at_end=True,

@@ -21,7 +21,7 @@ def test_the_jacobian_is_autograds():
 
 
 def test_closed_forms_are_the_norms_of_the_explicit_jacobian():
-    found = softmax.row_statistics(ROWS)
+    found = softmax.statistics(ROWS, spectral=True)
     j = softmax.jacobian(softmax.weights(ROWS))
     np.testing.assert_allclose(
         found["jacobian_frobenius"], np.linalg.norm(j, axis=(1, 2)), rtol=1e-12
@@ -48,7 +48,7 @@ def test_a_saturated_row_keeps_its_digits():
 
 
 def test_equal_scores_are_uniform():
-    found = softmax.row_statistics(np.zeros(7))
+    found = softmax.statistics(np.zeros(7), spectral=True)
     assert found["normalised_entropy"] == pytest.approx(1.0)
     assert found["jacobian_spectral"] == pytest.approx(1 / 7)
     assert found["jacobian_trace"] == pytest.approx(6 / 7)
@@ -62,7 +62,7 @@ def test_bounds_of_the_jacobian():
 
 
 def test_two_equal_leaders_reach_the_spectral_bound():
-    assert softmax.row_statistics(np.array([50.0, 50.0, 0.0]))["jacobian_spectral"] == (
+    assert softmax.statistics(np.array([50.0, 50.0, 0.0]), spectral=True)["jacobian_spectral"] == (
         pytest.approx(0.5)
     )
 

@@ -29,8 +29,7 @@ def positive_features(
     x: Float[Tensor, "token d_k"], directions: Float[Tensor, "feature d_k"]
 ) -> Float[Tensor, "token feature"]:
     """φ(x) = exp(ωᵀx − ‖x‖²/2)/√m, one column per direction ω."""
-    exponents = x @ directions.T - x.square().sum(-1, keepdim=True) / 2
-    return exponents.exp() / math.sqrt(len(directions))
+    return _log_features(x, directions).exp() / math.sqrt(len(directions))
 
 
 def elu_features(x: Float[Tensor, "token d_k"]) -> Float[Tensor, "token d_k"]:
@@ -78,7 +77,7 @@ def errors(
     draws none), repeats, kernel_error (root mean square of φ(q)·φ(k)/exp(q·k/√d_k) − 1 over all
     pairs), predicted_kernel_error (from the closed form of the variance; falls with m^(−½)),
     output_error (‖difference‖_F over ‖softmax output‖_F). elu + 1 has another kernel, so its
-    kernel errors are undefined.
+    kernel errors are undefined, as is whatever exceeds float64.
     """
     at_least(1, repeats=repeats, features=min(features, default=0))
     query, key, value = query.double(), key.double(), value.double()
@@ -90,13 +89,12 @@ def errors(
         draws = (torch.from_numpy(stream.normal(count, query.shape[-1])) for _ in range(repeats))
         found = [_random_error(query, key, value, exact, directions) for directions in draws]
         kernel, output = np.mean(found, axis=0)
-        rows.append(
-            (_RANDOM, count, repeats, math.sqrt(kernel), math.sqrt(variance / count), output)
-        )
+        rows.append((_RANDOM, count, repeats, kernel**0.5, (variance / count) ** 0.5, output))
     plain = linear_attention(elu_features(query), elu_features(key), value)
     rows.append((_ELU, None, 1, None, None, _relative(plain, exact)))
-    columns = ["map", "features", "repeats", "kernel_error", "predicted_kernel_error"]
-    frame = pd.DataFrame(rows, columns=[*columns, "output_error"])
+    numbers = ["kernel_error", "predicted_kernel_error", "output_error"]
+    frame = pd.DataFrame(rows, columns=["map", "features", "repeats", *numbers])
+    frame[numbers] = frame[numbers].astype(float).replace(math.inf, math.nan)
     return frame.astype({"features": "Int64"})
 
 
@@ -104,13 +102,24 @@ _RANDOM, _ELU = "positive random features", "elu + 1"
 
 
 def _random_error(query, key, value, exact, directions: Tensor) -> tuple[float, float]:
-    """Mean square of the kernel's relative error, and relative error of the output."""
+    """Mean square of the kernel's relative error, and relative error of the output.
+
+    Each row of features is divided by its largest, because e^‖x‖² of a trained head overflows; the
+    query's factor cancels in its row, the keys' are put to a common one.
+    """
     quarter = query.shape[-1] ** 0.25
-    phi_query = positive_features(query / quarter, directions)
-    phi_key = positive_features(key / quarter, directions)
-    quotient = (phi_query @ phi_key.T) * torch.exp(-query @ key.T / quarter**2) - 1
-    output = linear_attention(phi_query, phi_key, value)
-    return float(quotient.square().mean()), _relative(output, exact)
+    x_query, x_key = query / quarter, key / quarter
+    log_query, log_key = (_log_features(x, directions) for x in (x_query, x_key))
+    top_query, top_key = (logs.amax(-1, keepdim=True) for logs in (log_query, log_key))
+    phi_query, phi_key = (log_query - top_query).exp(), (log_key - top_key).exp()
+    estimate = (phi_query @ phi_key.T).log() + top_query + top_key.T - math.log(len(directions))
+    square = torch.expm1(estimate - x_query @ x_key.T).square().mean()
+    output = linear_attention(phi_query, phi_key * (top_key - top_key.amax()).exp(), value)
+    return float(square), _relative(output, exact)
+
+
+def _log_features(x: Tensor, directions: Tensor) -> Tensor:
+    return x @ directions.T - x.square().sum(-1, keepdim=True) / 2
 
 
 def _relative(found: Tensor, exact: Tensor) -> float:

@@ -1,7 +1,6 @@
 """What a factor on the scores does to a softmax and to its Jacobian.
 
-J = diag(p) − ppᵀ is the derivative of softmax, with p = softmax(s). All values are float64, and
-1 − peak is summed from the smaller keys, so that a saturated row keeps its digits.
+J = diag(p) − ppᵀ is the derivative of softmax, with p = softmax(s). All values are float64.
 """
 
 import math
@@ -9,14 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
 
+from attnprobe.softmax_stats import statistics_of
 from attnprobe.theory.claims import Check, Claim, printed
 from attnprobe.theory.inputs import at_least, score_row
 
 SIX_SCORES = (1.585, 0.554, 4.287, -0.693, -8.705, -9.108)
 TOM_SCORES = (40.0, 12.0, 8.0)
-Numbers = Float[np.ndarray, "..."] | np.float64  # a number per row; one row gives a scalar
 MULTIPLIERS = (1.0, 2.0, 2.52, 4.0, 8.0, 16.0, 32.0)
 
 
@@ -35,38 +35,27 @@ def jacobian(p: Float[np.ndarray, "... key"]) -> Float[np.ndarray, "... key key"
     return others
 
 
-def statistics(scores: Float[np.ndarray, "... key"]) -> dict[str, Numbers]:
-    """Peak, entropy (nats) and norms of J of each row, none of which needs J itself.
+def statistics(
+    scores: Float[np.ndarray, "... key"], *, spectral: bool = False
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """Row statistics as `softmax_stats.RowStatistics` defines them, in float64.
 
-    All sums leave out the largest weight, so that 1 − peak keeps its digits in a saturated row:
-    with μ the peak, t = 1 − μ, r = Σp² and c = Σp³ over the other keys,
-    ‖J‖_F² = μ²t² + r (1 + 2μ² + r) − 2c, trace = t (1 + μ) − r and the largest entry is μt.
-
-    Keys: peak, entropy, normalised_entropy, jacobian_max, jacobian_frobenius, jacobian_trace.
+    Keys: peak, entropy (nats), normalised_entropy, jacobian_max (largest entry of J),
+    jacobian_frobenius, jacobian_trace and, if asked for, jacobian_spectral (at most ½).
     """
-    top = scores.argmax(-1)[..., None]
-    below = scores - np.take_along_axis(scores, top, -1)
-    raised = np.exp(below)
-    np.put_along_axis(raised, top, 0.0, -1)
-    rest = raised.sum(-1)
-    total = 1 + rest
-    p = raised / total[..., None]
-    peak, tail, r, c = 1 / total, rest / total, (p**2).sum(-1), (p**3).sum(-1)
-    entropy = np.log1p(rest) - (below * p).sum(-1)
-    return {
-        "peak": peak,
-        "entropy": entropy,
-        "normalised_entropy": entropy / math.log(scores.shape[-1]),
-        "jacobian_max": peak * tail,
-        "jacobian_frobenius": np.sqrt(peak**2 * tail**2 + r * (1 + 2 * peak**2 + r) - 2 * c),
-        "jacobian_trace": tail * (1 + peak) - r,
-    }
+    rows = statistics_of(torch.from_numpy(scores), None, dtype=torch.float64, spectral=spectral)
+    names = _STATISTICS + ("jacobian_spectral",) * spectral
+    return {name: getattr(rows, name).numpy() for name in names}
 
 
-def row_statistics(scores: Float[np.ndarray, "... key"]) -> dict[str, Numbers]:
-    """`statistics` and jacobian_spectral: the largest eigenvalue of J (at most ½); short rows."""
-    spectral = np.linalg.eigvalsh(jacobian(weights(scores)))[..., -1]
-    return {**statistics(scores), "jacobian_spectral": spectral}
+_STATISTICS = (
+    "peak",
+    "entropy",
+    "normalised_entropy",
+    "jacobian_max",
+    "jacobian_frobenius",
+    "jacobian_trace",
+)
 
 
 def softmax(
@@ -76,12 +65,14 @@ def softmax(
 ) -> pd.DataFrame:
     """A row of scores divided by √d_k, then multiplied by each factor; √d_k undoes the division.
 
-    Columns: multiplier, and those of `row_statistics`.
+    Columns: multiplier, and those of `statistics`, jacobian_spectral included.
     """
     at_least(1, d_k=d_k)
     row = score_row(scores) / math.sqrt(d_k)
     factors = np.asarray(multipliers, dtype=float)
-    return pd.DataFrame({"multiplier": factors, **row_statistics(factors[:, None] * row)})
+    return pd.DataFrame(
+        {"multiplier": factors, **statistics(factors[:, None] * row, spectral=True)}
+    )
 
 
 def multiplier_curve(
@@ -132,7 +123,7 @@ def _c2() -> tuple[Check, ...]:
         for factor, row in told.items()
         for column, digits in row.items()
     ]
-    uniform = row_statistics(np.zeros(6))["entropy"]
+    uniform = statistics(np.zeros(6))["entropy"]
     return (*checks, printed("entropy of six equal weights", "1.7918", float(uniform)))
 
 
