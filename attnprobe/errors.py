@@ -39,3 +39,7 @@ class CaptureFailed(AttnprobeError):
 
 class Stopped(AttnprobeError):
     """The person stopped a run; what was finished is kept."""
+
+
+class ExportFailed(AttnprobeError):
+    """A figure could not be turned into a file, or a file could not be written."""

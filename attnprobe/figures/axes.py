@@ -6,25 +6,24 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnprobe.figures import values
-from attnprobe.figures.labels import safe_labels
 from attnprobe.figures.theme import COLOURS, DASHES, Mode
+from attnprobe.figures.values import column, native
 from attnprobe.metrics import Quantity
 
 
-def across(q: Quantity, *, column: str = "", zero: bool = False) -> alt.X:
+def across(q: Quantity, *, other: str = "", zero: bool = False) -> alt.X:
     """The horizontal axis of a quantity: its title with unit, its scale, its limits.
 
-    `column` is another column in the same unit, for example the end of an interval.
+    `other` is another column in the same unit, for example the end of an interval.
     """
     scale = number_scale(q, zero=zero)
-    return alt.X(f"{column or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
+    return alt.X(f"{other or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
 
 
-def upward(q: Quantity, *, column: str = "", zero: bool = False) -> alt.Y:
+def upward(q: Quantity, *, other: str = "", zero: bool = False) -> alt.Y:
     """The vertical axis of a quantity, as `across`."""
     scale = number_scale(q, zero=zero)
-    return alt.Y(f"{column or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
+    return alt.Y(f"{other or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
 
 
 def number_scale(q: Quantity, *, zero: bool = False) -> alt.Scale:
@@ -51,11 +50,13 @@ def _ticks(q: Quantity) -> alt.Axis:
 def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
     """Colour and dash of each group of the column `by`, in order of appearance.
 
-    After eight groups the colours repeat with another dash, so that no two look the same.
+    After eight groups the colours repeat with another dash.
     """
-    names = safe_labels(values.column(frame, by).drop_duplicates())
+    names = list(dict.fromkeys(native(column(frame, by)).tolist()))
     colours, n = COLOURS[mode].categories, len(DASHES)
-    legend = alt.Legend(title=by.replace("_", " "), orient="bottom", columns=4, symbolType="stroke")
+    legend = alt.Legend(
+        title=by.replace("_", " "), orient="bottom", columns=4, symbolType="stroke", symbolOpacity=1
+    )
     hue = [colours[i % len(colours)] for i in range(len(names))]
     dash = [list(DASHES[(i + i // n) % n]) for i in range(len(names))]
     return {

@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from attnprobe.figures.axes import across, tips
+from attnprobe.figures.axes import across, series, tips
 from attnprobe.figures.labels import lookup
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
@@ -52,13 +52,12 @@ def bars(
     sign = alt.condition(
         alt.datum[q.name] < 0, alt.value(c.categories[1]), alt.value(c.categories[0])
     )
-    layers = [
-        base.mark_bar().encode(x=across(q, zero=True), color=_hue(frame, by, mode) if by else sign)
-    ]
+    hue = series(frame, by, mode)["color"] if by else sign
+    layers = [base.mark_bar().encode(x=across(q, zero=True), color=hue)]
     if interval:
         low, high = interval
         whisker = base.mark_rule(color=c.text, strokeWidth=1.5)
-        layers.append(whisker.encode(x=across(q, column=low, zero=True), x2=high))
+        layers.append(whisker.encode(x=across(q, other=low, zero=True), x2=high))
     return themed(
         alt.layer(*layers, width=width, height=max(1, len(labels)) * _ROW),
         mode,
@@ -73,14 +72,3 @@ def _first(frame: pd.DataFrame, name: str, ordered: bool, most: int) -> pd.DataF
         key = abs if signed else None
         defined = defined.sort_values(name, key=key, ascending=False, kind="stable")
     return defined.head(most)
-
-
-def _hue(frame: pd.DataFrame, by: str, mode: Mode) -> alt.Color:
-    names = [str(name) for name in column(frame, by).drop_duplicates()]
-    colours = COLOURS[mode].categories
-    hue = [colours[i % len(colours)] for i in range(len(names))]
-    return alt.Color(
-        f"{by}:N",
-        scale=alt.Scale(domain=names, range=hue),
-        legend=alt.Legend(orient="bottom", title=by),
-    )

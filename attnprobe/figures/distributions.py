@@ -48,8 +48,9 @@ def histogram(
 ) -> alt.Chart:
     """The frame of `bin_shares`: bars for one group, outlines laid over each other for several."""
     q = quantity(value)
+    shown = _closed(frame, q.name, by) if by else frame
     base = alt.Chart(
-        inline(frame, [q.name, "right", "share", *([by] if by else [])]),
+        inline(shown, [q.name, "right", "share", *([by] if by else [])]),
         width=width,
         height=height,
     ).encode(x=across(q), tooltip=tips([q, _SHARE], [by or ""]))
@@ -60,6 +61,12 @@ def histogram(
         bars = base.mark_rect(fill=COLOURS[mode].accent, stroke=COLOURS[mode].page, strokeWidth=0.5)
         chart = bars.encode(x2="right", y=upward(_SHARE), y2=alt.datum(0))
     return themed(chart, mode, alt_text=f"Histogram of {q.title}.")
+
+
+def _closed(frame: pd.DataFrame, value: str, by: str) -> pd.DataFrame:
+    """Each group once more at its last right edge, so that an outline covers the last bin."""
+    ends = frame.groupby(by, sort=False).tail(1)
+    return pd.concat([frame, ends.assign(**{value: ends["right"]})], ignore_index=True)
 
 
 def five_numbers(frame: pd.DataFrame, value: str, by: str) -> pd.DataFrame:
@@ -98,7 +105,7 @@ def boxes(
     base = alt.Chart(data).encode(x=x, tooltip=[alt.Tooltip(f"{by}:O"), *_five_tips(q)])
     thick = max(2, min(26, int(0.6 * width / max(1, len(order)))))
     pick = alt.selection_point(name="cell", fields=[by], on="click", clear=False, toggle=False)
-    y = {name: upward(q, column=name) for name in QUANTILES}
+    y = {name: upward(q, other=name) for name in QUANTILES}
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y=y["low"], y2="high"),
         base.mark_bar(size=thick, cursor="pointer", stroke=c.page, strokeWidth=1)

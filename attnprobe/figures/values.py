@@ -17,7 +17,7 @@ def inline(frame: pd.DataFrame, columns: Sequence[str]) -> alt.InlineData:
     show; the exported table keeps them all.
     """
     wanted = list(dict.fromkeys(columns))
-    kept = pd.DataFrame({name: _native(column(frame, name)) for name in wanted})
+    kept = pd.DataFrame({name: native(column(frame, name)) for name in wanted})
     numeric = kept.select_dtypes("number").columns
     defined = np.isfinite(kept[numeric].to_numpy(dtype=float)).all(axis=1)
     return alt.InlineData(values=kept[defined].to_dict("records"))
@@ -37,7 +37,8 @@ def finite(frame: pd.DataFrame, name: str) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
-def _native(values: pd.Series) -> pd.Series:
+def native(values: pd.Series) -> pd.Series:
+    """A column as it is drawn: whole numbers, six-digit numbers, or cleaned labels."""
     if pd.api.types.is_bool_dtype(values):
         return values.astype(bool)
     if pd.api.types.is_integer_dtype(values) and not values.isna().any():
