@@ -3,15 +3,12 @@
 import json
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from jaxtyping import Float
 from safetensors import SafetensorError
-from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -24,10 +21,14 @@ from transformers import (
     PreTrainedModel,
 )
 
-from attnprobe import capture, sources
-from attnprobe.errors import BadInput, UnsupportedModel
-from attnprobe.families import Family, family_of, supported
-from attnprobe.text import Batch, Reader, Tokens
+from attnprobe import capture, memory, sources
+from attnprobe.errors import BadInput, TooLarge, UnsupportedModel
+from attnprobe.families import Family, family_of
+from attnprobe.loaded import LoadedModel
+from attnprobe.proof import prove
+from attnprobe.text import Reader
+
+__all__ = ["DTYPES", "LoadedModel", "load"]
 
 DTYPES = {
     "float32": torch.float32,
@@ -54,96 +55,6 @@ _LIBRARY_FAILURES = (
     SafetensorError, StrictDataclassError,
 )  # fmt: skip
 _TOKENIZER_FILES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
-_PROBE = "The cat sat on the mat, and then 1 dog came."
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedModel:
-    """A model in evaluation mode, its tokenizer, and what a person should know of both.
-
-    Weights need no gradient and are never changed. `head_kind` is one of bare encoder, masked LM,
-    causal LM, sequence classification, token classification. `notes` are sentences for the card.
-    """
-
-    name: str
-    revision: str | None
-    origin: str
-    licence: str | None
-    folder: Path
-    model: PreTrainedModel
-    reader: Reader
-    family: Family
-    head_kind: str
-    n_layers: int
-    n_heads: int
-    d_model: int
-    max_tokens: int
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def config(self) -> PretrainedConfig:
-        return self.model.config
-
-    @property
-    def d_head(self) -> int:
-        """d_k: the width of one head's queries and keys."""
-        return self.d_model // self.n_heads
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return next(self.model.parameters()).dtype
-
-    @property
-    def precision(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    @property
-    def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
-
-    @property
-    def causal(self) -> bool:
-        """Whether a token sees only itself and earlier ones."""
-        return bool(self.family.model_type == "gpt2" or getattr(self.config, "is_decoder", False))
-
-    @property
-    def key(self) -> str:
-        """One string that names this model among all others: for caches and provenance."""
-        return f"{self.name}@{self.revision or '-'}:{self.device}:{self.precision}"
-
-    def read(
-        self, text: str, *, window: tuple[int, int] | None = None, begin: bool = False
-    ) -> Tokens:
-        """The text as this model's tokens; see `text.Reader.read`."""
-        return self.reader.read(text, window=window, begin=begin)
-
-    def batch(self, texts: list[Tokens] | Tokens) -> Batch:
-        """One or several texts as a padded batch on the model's device."""
-        batch = self.reader.batch([texts] if isinstance(texts, Tokens) else texts)
-        return Batch(batch.ids.to(self.device), batch.mask.to(self.device))
-
-    def forward(self, batch: Batch) -> Float[Tensor, "batch *rest"]:
-        """What the model's head gives: logits over vocabulary or classes, or hidden states.
-
-        Shapes: [batch position vocabulary], [batch class], [batch position class] or, without a
-        head, [batch position d_model]. Gradients flow where the caller has them on.
-        """
-        return self._run(self.model, batch)[0]
-
-    def hidden(self, batch: Batch) -> Float[Tensor, "batch position d_model"]:
-        """The last hidden states, without the model's head."""
-        return self._run(self.model.base_model, batch)[0]
-
-    def _run(self, module: nn.Module, batch: Batch):
-        inputs = {"input_ids": batch.ids, "attention_mask": batch.mask.long()}
-        if self.family.takes_position_ids:
-            inputs |= {"position_ids": batch.position_ids, "use_cache": False}
-        with capture.every_layer_once(self.n_layers):
-            return module(**inputs, return_dict=False)
 
 
 def load(
@@ -166,8 +77,10 @@ def load(
     family = family_of(name, raw)
     _require_files(source)
     head_kind, auto = _head(raw)
-    model, notes = _weights(source, auto, precision)
-    model.to(target)
+    config = _config(source)
+    memory.require_for_model(name, family, config, precision, target)
+    model, notes = _weights(source, config, auto, precision)
+    _move(model, name, target)
     reader = _reader(source, family, model)
     n_layers, n_heads, d_model = family.sizes(model.config)
     capture.wrap_layers(family.layer_list(model), family)
@@ -176,8 +89,7 @@ def load(
         model, reader, family, head_kind, n_layers, n_heads, d_model,
         reader.max_tokens, notes + _config_notes(raw, head_kind),
     )  # fmt: skip
-    prove(loaded)
-    return loaded
+    return replace(loaded, notes=loaded.notes + prove(loaded))
 
 
 def _device(device: str) -> torch.device:
@@ -191,9 +103,13 @@ def _device(device: str) -> torch.device:
     kind = device.split(":")[0]
     if kind not in available:
         raise BadInput(f"device {device!r} is not known; choose auto, cpu, cuda or mps")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise BadInput(f"device {device!r} is not known; choose cuda or cuda:0") from error
     if not available[kind]():
         raise BadInput(f"device {device!r} is not available on this machine; choose cpu")
-    return torch.device(device)
+    return chosen
 
 
 def _dtype(dtype: str) -> torch.dtype:
@@ -257,11 +173,29 @@ def _config_notes(raw: dict[str, Any], head_kind: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _weights(source: sources.Source, auto, dtype) -> tuple[PreTrainedModel, tuple[str, ...]]:
+def _config(source: sources.Source) -> PretrainedConfig:
     try:
-        config = AutoConfig.from_pretrained(
+        return AutoConfig.from_pretrained(
             source.folder, trust_remote_code=False, local_files_only=True
         )
+    except _LIBRARY_FAILURES as error:
+        raise UnsupportedModel(
+            f"the config.json of {source.name} is not that of a model: {_first_line(error)}"
+        ) from error
+
+
+def _move(model: PreTrainedModel, name: str, device: torch.device) -> None:
+    try:
+        model.to(device)
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise TooLarge(f"{name} does not fit on {device}; choose device cpu") from error
+
+
+def _weights(
+    source: sources.Source, config: PretrainedConfig, auto, dtype: torch.dtype
+) -> tuple[PreTrainedModel, tuple[str, ...]]:
+    try:
         model, report = auto.from_pretrained(
             source.folder,
             config=deepcopy(config),
@@ -325,56 +259,3 @@ def _reader(source: sources.Source, family: Family, model: PreTrainedModel) -> R
             f"only {rows:,}; they do not belong together"
         )
     return Reader(tokenizer, family.positions(model.config))
-
-
-def prove(loaded: LoadedModel) -> None:
-    """A short text shows that the door sees and steers this model; raises `UnsupportedModel`.
-
-    One call per layer; the output equals that of transformers' own SDPA; in a causal model no
-    earlier position moves when the last token changes; ablating a layer's heads moves the output.
-    """
-    tokens = loaded.read(_PROBE, window=(0, max(1, min(12, loaded.reader.room))))
-    batch = loaded.batch(tokens)
-    with torch.no_grad():
-        with capture.watching(lambda call: None):
-            plain = loaded.hidden(batch)
-        reference = _with_library_sdpa(loaded, batch)
-        limit = 64 * torch.finfo(loaded.dtype).eps * reference.abs().max().clamp_min(1.0)
-        if not bool(torch.isfinite(plain).all()) or bool((plain - reference).abs().max() > limit):
-            raise UnsupportedModel(
-                f"{loaded.name} computes something else through attnprobe's attention than "
-                f"through transformers' own; supported: {supported()}"
-            )
-        _prove_steering(loaded, batch, plain)
-        _prove_causality(loaded, batch, plain)
-
-
-def _with_library_sdpa(loaded: LoadedModel, batch: Batch) -> Tensor:
-    """The hidden states by transformers' SDPA; only here, before anybody shares the model."""
-    loaded.model.set_attn_implementation("sdpa")
-    try:
-        return loaded.hidden(batch)
-    finally:
-        loaded.model.set_attn_implementation(capture.IMPLEMENTATION)
-
-
-def _prove_steering(loaded: LoadedModel, batch: Batch, plain: Tensor) -> None:
-    gates = torch.zeros(loaded.n_layers, loaded.n_heads, dtype=loaded.dtype, device=loaded.device)
-    with capture.watching(capture.gate(gates)):
-        ablated = loaded.hidden(batch)
-    if torch.equal(ablated, plain):
-        raise UnsupportedModel(
-            f"{loaded.name} gives the same output with every head ablated, so its heads cannot "
-            "be edited here"
-        )
-
-
-def _prove_causality(loaded: LoadedModel, batch: Batch, plain: Tensor) -> None:
-    if not loaded.causal or batch.ids.shape[1] < 2:
-        return
-    ids = batch.ids.clone()
-    ids[:, -1] = (ids[:, -1] + 1) % loaded.model.get_input_embeddings().weight.shape[0]
-    moved = loaded.hidden(replace(batch, ids=ids))
-    limit = 64 * torch.finfo(loaded.dtype).eps * plain.abs().max().clamp_min(1.0)
-    if bool((moved[:, :-1] - plain[:, :-1]).abs().max() > limit):
-        raise UnsupportedModel(f"{loaded.name} lets earlier tokens see later ones")

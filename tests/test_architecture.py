@@ -11,8 +11,10 @@ ROOT = Path(__file__).parents[1]
 LEVELS = (
     ("errors", "metrics"),
     ("families", "text", "sources", "data", "softmax_stats", "theory"),
-    ("capture",),
-    ("models", "cutting"),
+    ("capture", "memory"),
+    ("loaded",),
+    ("proof",),
+    ("models",),
     ("trace", "readout", "scratch"),
     ("analyses",),
     ("figures",),

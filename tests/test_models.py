@@ -1,15 +1,17 @@
 """What loads, how it is described, and what is refused in one sentence."""
 
+import gc
 import json
 import shutil
+import weakref
 
 import pytest
 import tiny
 import torch
 from transformers import BertModel, GPT2LMHeadModel
 
-from attnprobe import capture, load
-from attnprobe.errors import BadInput, UnsupportedModel
+from attnprobe import capture, load, memory
+from attnprobe.errors import BadInput, TooLarge, UnsupportedModel
 from attnprobe.families import FAMILIES
 from attnprobe.models import LoadedModel
 from attnprobe.text import Batch
@@ -302,3 +304,42 @@ def test_a_loaded_model_is_described_by_values(tiny_model):
     assert "local folder" in described
     batch = Batch(torch.tensor([[1, 2]]), torch.tensor([[True, True]]))
     assert loaded.forward(batch).shape == (1, 2, loaded.config.vocab_size)
+
+
+def test_a_model_larger_than_the_free_memory_is_refused_with_both_figures(tiny_folder, monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda device: 3 * 2**20)
+    with pytest.raises(TooLarge, match=r"about \d+ MiB on cpu and 3 MiB are free"):
+        load("bundled:bert", device="cpu")
+    assert load(str(tiny_folder("bert")), device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["bundled", "gpt2", "distilbert"])
+def test_the_estimated_size_is_near_the_true_one(kind, bundled_bert, tiny_model):
+    loaded = bundled_bert if kind == "bundled" else tiny_model(kind)
+    estimate = memory.parameters(loaded.family, loaded.config)
+    assert estimate == pytest.approx(loaded.parameters, rel=0.02 if kind == "bundled" else 0.25)
+
+
+def test_a_config_of_impossible_size_is_refused_before_anything_is_built(copied):
+    folder = copied()
+    tiny.edit_config(folder, vocab_size=10**13)
+    with pytest.raises(TooLarge, match="are free"):
+        load(str(folder), device="cpu")
+
+
+def test_a_model_that_looks_untrained_is_named_so_and_a_trained_one_is_not(tmp_path, bundled_bert):
+    torch.manual_seed(0)
+    config = tiny.bert_config(hidden_size=63, initializer_range=0.02)
+    fresh = BertModel(config).eval()
+    fresh.save_pretrained(tmp_path / "fresh")
+    tiny.wordpiece().save_pretrained(tmp_path / "fresh")
+    assert any("untrained" in note for note in load(str(tmp_path / "fresh"), device="cpu").notes)
+    assert not bundled_bert.notes
+
+
+def test_a_forgotten_model_leaves_memory(tiny_folder):
+    loaded = load(str(tiny_folder("bert")), device="cpu")
+    weights = weakref.ref(next(loaded.model.parameters()))
+    del loaded
+    gc.collect()
+    assert weights() is None

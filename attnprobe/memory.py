@@ -1,0 +1,66 @@
+"""What a model and a text will take, before it is taken."""
+
+import psutil
+import torch
+from transformers import PretrainedConfig
+
+from attnprobe.errors import TooLarge
+from attnprobe.families import Family
+
+WORKING_SPACE = 1.25
+"""Loading needs this much more than the weights: conversion, tokenizer, the probe text."""
+_INNER = ("intermediate_size", "n_inner", "hidden_dim")
+
+
+def parameters(family: Family, config: PretrainedConfig) -> int:
+    """About how many parameters a config asks for: embeddings, attention, feed-forward.
+
+    Biases, norms and heads are left out (below 2 % of BERT and GPT-2).
+    """
+    n_layers, _, d_model = family.sizes(config)
+    inner = next((size for name in _INNER if (size := getattr(config, name, None))), 4 * d_model)
+    embeddings = (config.vocab_size + family.positions(config)) * d_model
+    return embeddings + n_layers * (4 * d_model**2 + 2 * d_model * inner)
+
+
+def free(device: torch.device) -> int:
+    """Bytes that can still be taken on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def require(what: str, needed: int, device: torch.device, remedy: str) -> None:
+    """Raises `TooLarge` with both figures when `needed` bytes are not free on the device."""
+    available = free(device)
+    if needed > available:
+        raise TooLarge(
+            f"{what} needs about {size(needed)} on {device} and {size(available)} are free; "
+            f"{remedy}"
+        )
+
+
+def require_for_model(
+    name: str, family: Family, config: PretrainedConfig, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Refuses a model whose weights would not fit, before any of them is read."""
+    count = parameters(family, config)
+    needed = int(count * dtype.itemsize * WORKING_SPACE)
+    label = f"{name} ({count / 1e6:,.0f} million parameters in {str(dtype).removeprefix('torch.')})"
+    require(label, needed, device, "choose a smaller model, bfloat16, or free some memory")
+
+
+def trace_bytes(
+    n_layers: int, n_heads: int, d_model: int, vocabulary: int, tokens: int, itemsize: int
+) -> int:
+    """What a `Trace` keeps: queries, keys, values, contexts, row statistics, and the output."""
+    kept = 4 * n_layers * tokens * d_model * itemsize
+    statistics = n_layers * n_heads * tokens * (9 * max(4, itemsize) + 16)
+    return kept + statistics + tokens * vocabulary * itemsize
+
+
+def size(number: int) -> str:
+    """Bytes for a person: 812 MiB, 1.9 GiB."""
+    if number < 2**30:
+        return f"{number / 2**20:,.0f} MiB"
+    return f"{number / 2**30:,.1f} GiB"
