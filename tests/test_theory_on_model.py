@@ -79,9 +79,11 @@ def test_the_gaussian_kernel_does_where_the_keys_have_one_norm(trace):
 
 
 def test_many_features_approach_the_heads_softmax(trace):
-    frame = theory_on_model.linear_errors(trace, 0, 0, features=(8, 20_000), repeats=2)
-    few, many = frame["output_error"][:2]
-    assert many < few / 3
+    short = replace(trace, queries=0.5 * trace.queries, keys=0.5 * trace.keys)
+    frame = theory_on_model.linear_errors(short, 0, 0, features=(20_000,), repeats=1)
+    predicted, measured = frame.loc[0, ["predicted_kernel_error", "kernel_error"]]
+    assert measured < 3 * predicted
+    assert frame["output_error"][0] < 0.1
 
 
 def test_without_positions_an_encoder_does_not_know_the_order(tiny_model):
