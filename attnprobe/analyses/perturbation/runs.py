@@ -1,0 +1,199 @@
+"""One text's clean run, and the outputs of its edited variants, from the edited layer on.
+
+Every batch carries the clean run as variant 0, so an edit that changes nothing differs by exactly
+nothing, whatever the batch's size does to the last bits.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnprobe import capture
+from attnprobe.analyses.perturbation.distances import decision_flips, tvd
+from attnprobe.analyses.perturbation.edits import (
+    READOUT_ROW,
+    Rule,
+    Scope,
+    contexts,
+    rewritten,
+    valid_keys,
+    weights_of,
+)
+from attnprobe.analyses.sweeps import TOKENS, unedited
+from attnprobe.capture import AttentionCall
+from attnprobe.data import LabelledText
+from attnprobe.errors import BadInput
+from attnprobe.models import LoadedModel
+from attnprobe.readout import Examples, ReadOut
+from attnprobe.text import display_token
+
+
+@dataclass(frozen=True, eq=False)
+class CleanRun:
+    """One text through the unedited model: the input of every layer, its attention, the output.
+
+    `hidden` are the layers' inputs [1 position d_model], `calls` what each layer attended with,
+    its context included, `outcome` the read-out's distribution at each spot.
+    """
+
+    readout: ReadOut
+    text: str
+    examples: Examples
+    hidden: tuple[Float[Tensor, "1 position d_model"], ...]
+    calls: tuple[AttentionCall, ...]
+    outcome: Float[Tensor, "spot outcome"]
+
+    @property
+    def loaded(self) -> LoadedModel:
+        return self.readout.loaded
+
+    @property
+    def ids(self) -> Int[Tensor, "position"]:
+        return self.examples.batch.ids[0]
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.calls)
+
+    def weights(self, layer: int) -> Float[Tensor, "head query key"]:
+        """A of all heads of a layer, computed when asked for."""
+        call = self.calls[layer]
+        return weights_of(call, range(call.query.shape[1]))[0]
+
+    @cached_property
+    def valid(self) -> Bool[Tensor, "query key"]:
+        """Which key a query may see."""
+        return valid_keys(self.length, self.loaded.causal, self.ids.device)
+
+    @cached_property
+    def content(self) -> Bool[Tensor, "position"]:
+        """Tokens that the person wrote: no special token and no mask."""
+        special = torch.tensor(sorted(self.loaded.reader.special_ids), device=self.ids.device)
+        return ~torch.isin(self.ids, special)
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """The tokens as a person reads them."""
+        reader = self.loaded.reader
+        raw = reader.tokenizer.convert_ids_to_tokens(self.ids.tolist())
+        pairs = zip(raw, self.content.tolist(), strict=True)
+        return [display_token(r, byte_level=reader.byte_level and c) for r, c in pairs]
+
+    @property
+    def spots(self) -> list[int] | None:
+        """The query positions that the read-out watches; None where it pools over all."""
+        return None if self.readout.pooled else sorted(set(self.examples.column.tolist()))
+
+    def rows(self, scope: Scope) -> Bool[Tensor, "query"]:
+        """The query rows that an edit in this scope may touch."""
+        if scope.rows != READOUT_ROW:
+            return torch.ones(self.length, dtype=torch.bool, device=self.ids.device)
+        if self.spots is None:
+            raise BadInput(
+                f"the read-out '{self.readout.name}' is a mean over all tokens and has no row of "
+                "its own; edit all valid rows, or choose another read-out"
+            )
+        only = torch.zeros(self.length, dtype=torch.bool, device=self.ids.device)
+        only[self.spots] = True
+        return only
+
+    def watched_row(self, weights: Float[Tensor, "*head query key"]) -> Tensor:
+        """A head's weights at the read-out's row, or their mean over rows where it pools."""
+        rows = slice(None) if self.spots is None else self.spots
+        return weights[..., rows, :].mean(-2)
+
+    def clamped(self) -> str:
+        """The text in at most 60 characters, for tables."""
+        return self.text if len(self.text) <= 60 else self.text[:59] + "…"
+
+
+def clean_run(readout: ReadOut, text: str | LabelledText) -> CleanRun:
+    """Runs one text once and keeps what edits start from.
+
+    Raises `BadInput` for a read-out that runs a text several times (masked one token at a time):
+    an edit there would have no single output to be compared with.
+    """
+    item = LabelledText(text) if isinstance(text, str) else text
+    examples = readout.prepare([item])
+    if len(examples.batch.ids) != 1:
+        raise BadInput(
+            f"the read-out '{readout.statement}' runs a text {len(examples.batch.ids)} times and "
+            "a perturbation needs one run; mask all chosen tokens at once"
+        )
+    base = unedited(readout, examples)
+    return CleanRun(
+        readout, item.text, examples, base.hidden, base.calls, base.log_probabilities.exp()
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """What edits did to the output: mean TVD over the text's spots, share of flipped decisions,
+    and the edited distributions themselves."""
+
+    tvd: Float[Tensor, "variant"]
+    flips: Float[Tensor, "variant"]
+    outcome: Float[Tensor, "variant spot outcome"]
+
+
+def outcomes(
+    run: CleanRun, scope: Scope, rule: Rule, variants: int
+) -> Float[Tensor, "clean_and_variant spot outcome"]:
+    """Output distributions of the clean run and of `variants` edited ones, in one batch.
+
+    The layers below the scope are not computed, nor the first edited layer's queries, keys and
+    attention. Gradients flow to whatever the rule brings in.
+    """
+    start, chosen = scope.first_layer, run.rows(scope)
+    examples = run.examples.repeat(variants + 1)
+    hidden = run.hidden[start].expand(variants + 1, -1, -1)
+    edited = contexts(run.calls[start], scope, rule, chosen, variants)
+    higher = rewritten(scope, rule, chosen) if scope.layer is None else None
+    with capture.watching(higher, start=start, hidden=hidden, contexts=edited):
+        distribution = run.readout.distribution(examples)
+    return distribution.unflatten(0, (variants + 1, -1))
+
+
+def effects(
+    run: CleanRun,
+    scope: Scope,
+    rule_for: Callable[[slice], Rule],
+    variants: int,
+    tick: Callable[[], None] = lambda: None,
+) -> Effects:
+    """Runs `variants` edits of a scope in batches; `rule_for` gives the rule of a slice of them."""
+    parts = []
+    for part in batches(variants, run.length):
+        tick()
+        with torch.no_grad():
+            found = outcomes(run, scope, rule_for(part), part.stop - part.start)
+        parts.append(_compared(found[1:], found[:1]))
+    return Effects(*(torch.cat([getattr(p, name) for p in parts]) for name in _FIELDS))
+
+
+_FIELDS = ("tvd", "flips", "outcome")
+
+
+def _compared(edited: Tensor, clean: Tensor) -> Effects:
+    flips = decision_flips(edited, clean.expand_as(edited)).to(edited.dtype)
+    return Effects(tvd(edited, clean).mean(-1), flips.mean(-1), edited)
+
+
+def batches(variants: int, length: int) -> Iterator[slice]:
+    """Slices of the variants, each about `TOKENS` tokens with its clean run."""
+    size = max(1, TOKENS // length - 1)
+    for start in range(0, variants, size):
+        yield slice(start, min(variants, start + size))
+
+
+def passes(variants: int, length: int) -> int:
+    """How many runs of the text `variants` edits cost, the clean ones in each batch included."""
+    return variants + sum(1 for _ in batches(variants, length))
