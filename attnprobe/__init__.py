@@ -12,6 +12,8 @@ from attnprobe.models import LoadedModel, load
 from attnprobe.scratch.certificate import certify
 from attnprobe.trace import Trace, head_table, trace
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AttentionCall",
     "AttnprobeError",

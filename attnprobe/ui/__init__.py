@@ -2,11 +2,12 @@
 
 A page is a plain script that opens one `ui.page` and stays inside it::
 
-    from attnprobe import figures, ui
+    from attnprobe import export, figures, ui
 
     with ui.page("Logits and scaling") as view:
         table = ui.head_table(view)
-        ui.show(some_figure, key="spread")
+        figure = export.Figure("spread", chart_for, frame, caption, alt, ui.provenance(view))
+        ui.show(view, figure, "Spread of the logits", key="spread")
 
 `ui.page(title)` draws the title and the shared sidebar, loads the model, reads the text, checks the
 certificate and hands over a frozen `View`: `loaded`, `tokens`, `layer`, `head`, `certificate`,
@@ -23,15 +24,19 @@ Numbers
     moved on. What comes back is shared between runs: read it, never edit it.
     `ui.run(view, name, parameters, steps, cost=…)`: for work that takes seconds. Draws the start
     button with `cost` (a sentence) beside it, a progress bar and a stop button, and calls
-    `steps(progress)`; `progress(done, total, partial)` after each batch reports, keeps `partial` and
-    leaves when stopped. Returns None (not run yet) or an `Outcome` with `value`, `done`, `total`
+    `steps(progress)`; `progress(done, total, partial)` after each batch reports, keeps `partial`
+    and leaves when stopped. Returns None (not run yet) or an `Outcome` with `value`, `done`, `total`
     and `complete`. `progress.partial` is what a former, interrupted run had kept, or None.
 
 Pictures
-    `ui.show(figure, key=…)`: a card with title, chart, caption and export menu. Returns what was
-    clicked in this run as a dict of fields, or None; `selected=` says what is chosen now.
-    `ui.card(title)`: the same frame for other content. `ui.metrics(…)`: a row of numbers.
-    `ui.provenance(view)`: what every figure prints; put it in `export.Figure`.
+    `ui.show(view, figure, title, key=…)`: a card with title, chart, caption and export menu, where
+    `figure` is an `export.Figure` whose `chart_for` is a function of the mode. With `selectable`,
+    returns what was clicked in this run as a dict of fields, or None; `selected=` says what is
+    chosen now. `width="content"` makes a card as wide as its chart, for rows of cards inside
+    `st.container(horizontal=True)`.
+    `ui.card(title, export=figure)`: the same frame for other content; in it,
+    `ui.draw(view, figure, key=…)` is the chart alone. `ui.metrics(…)`: a row of numbers.
+    `ui.provenance(view, layer=…, head=…, excluded=…, seed=…)`: for `export.Figure`.
 
 State
     `ui.select_head(view, layer, head, page=None)`: choose a head, here or on another page.
@@ -43,7 +48,7 @@ from attnprobe.ui.cached import computed, head_table, trace
 from attnprobe.ui.errors import explained
 from attnprobe.ui.page import page
 from attnprobe.ui.run import Outcome, Progress, run
-from attnprobe.ui.show import card, metrics, provenance, show
+from attnprobe.ui.show import card, draw, metrics, provenance, show
 from attnprobe.ui.state import choice, select_head
 from attnprobe.ui.view import View
 
@@ -54,6 +59,7 @@ __all__ = [
     "card",
     "choice",
     "computed",
+    "draw",
     "explained",
     "head_table",
     "metrics",

@@ -18,7 +18,6 @@ import pandas as pd
 import streamlit as st
 import torch
 
-import attnprobe
 from attnprobe.models import LoadedModel, load
 from attnprobe.scratch.certificate import certify
 from attnprobe.text import Tokens
@@ -60,7 +59,7 @@ RESULTS = Store(96)
 
 def digest_of(*parts: Any) -> str:
     """SHA-256 over `parts` as canonical JSON; raises TypeError for what JSON does not know."""
-    text = json.dumps([attnprobe.__version__, *parts], sort_keys=True)
+    text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
@@ -100,7 +99,11 @@ def head_table(view: View) -> pd.DataFrame:
 
 def certificate(loaded: LoadedModel, tokens: Tokens, digest: str) -> pd.DataFrame:
     """The running model against its re-implementation on this text, stage by stage."""
-    return kept(RESULTS, digest_of("certificate", digest), lambda tick: certify(loaded, tokens))
+    return kept(
+        RESULTS,
+        digest_of("certificate", digest),
+        lambda tick: certify(loaded, tokens, tick=tick),
+    )
 
 
 def read(loaded: LoadedModel, text: str, window: tuple[int, int] | None, begin: bool) -> Tokens:

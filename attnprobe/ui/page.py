@@ -25,6 +25,6 @@ def page(title: str, *, question: str = "", needs_model: bool = True) -> Iterato
     if question:
         st.caption(question)
     with explained():
-        yield sidebar.view(needs_model=needs_model)
+        yield sidebar.view(title, needs_model=needs_model)
         return
     st.stop()

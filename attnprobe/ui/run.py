@@ -107,7 +107,9 @@ def _offer(starts: dict[str, _Start], name: str, digest: str, cost: str, label: 
             on_click=lambda: starts.__setitem__(name, _Start(digest)),
         )
         if partial is not None:
-            cost = f"Stopped after {partial.done:,} of {partial.total:,}; what is finished is shown."
+            cost = (
+                f"Stopped after {partial.done:,} of {partial.total:,}; what is finished is shown."
+            )
         st.caption(cost)
 
 

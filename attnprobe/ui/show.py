@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from importlib.metadata import version
+from typing import Any, Literal
 
+import pandas as pd
 import streamlit as st
 
-from attnprobe.export import FORMATS, Figure, Provenance, render
+import attnprobe
+from attnprobe.export import FORMATS, Figure, Provenance, file_name, render
 from attnprobe.ui.errors import plain
 from attnprobe.ui.view import View
 
@@ -15,24 +18,37 @@ Picked = dict[str, Any]
 
 
 @contextmanager
-def card(title: str, *, caption: str = "", export: Figure | None = None) -> Iterator[None]:
-    """A bordered frame with a title, the block's content, a caption and, with `export`, a menu."""
-    with st.container(border=True, height="stretch"):
+def card(
+    title: str,
+    *,
+    caption: str = "",
+    export: Figure | None = None,
+    key: str = "",
+    width: int | Literal["stretch", "content"] = "stretch",
+) -> Iterator[None]:
+    """A bordered frame with a title, the block's content, a caption and, with `export`, a menu.
+
+    `key` tells the menus of one page apart; needed with `export` when two figures share a name.
+    """
+    with st.container(border=True, height="stretch", width=width):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f"**{plain(title)}**", width="stretch")
             if export is not None:
-                _export_menu(export)
+                _export_menu(export, key or export.name)
         yield
         if caption:
             st.caption(plain(caption))
 
 
 def show(
+    view: View,
     figure: Figure,
+    title: str,
     *,
     key: str,
-    selected: Mapping[str, Any] | None = None,
     selectable: bool = False,
+    selected: Mapping[str, Any] | None = None,
+    width: int | Literal["stretch", "content"] = "stretch",
 ) -> Picked | None:
     """A card with the figure's chart, caption and export menu.
 
@@ -40,25 +56,26 @@ def show(
     `selected` is what is chosen now: it lets a mark be clicked again after the choice has moved on
     by another control.
     """
-    with card(figure.title, caption=figure.caption, export=figure):
-        return draw(figure, key=key, selected=selected, selectable=selectable)
+    with card(title, caption=figure.caption, export=figure, key=key, width=width):
+        return draw(view, figure, key=key, selectable=selectable, selected=selected)
 
 
 def draw(
+    view: View,
     figure: Figure,
     *,
     key: str,
-    selected: Mapping[str, Any] | None = None,
     selectable: bool = False,
+    selected: Mapping[str, Any] | None = None,
 ) -> Picked | None:
     """The chart alone, for inside a `card`; otherwise as `show`."""
+    chart = figure.chart(view.mode)
+    look = {"theme": None, "width": "content", "alt": figure.alt}
     if not selectable:
-        st.altair_chart(figure.chart, theme=None, width="content", key=key)
+        st.altair_chart(chart, key=key, **look)
         return None
     place = f"{key}:{_generation(key, selected)}"
-    st.altair_chart(
-        figure.chart, theme=None, width="content", key=place, on_select=partial(_note, key, place)
-    )
+    st.altair_chart(chart, key=place, on_select=partial(_note, key, place), **look)
     return st.session_state.pop(f"{key}:new", None)
 
 
@@ -85,14 +102,14 @@ def _generation(key: str, selected: Mapping[str, Any] | None) -> int:
     return count
 
 
-def _export_menu(figure: Figure) -> None:
+def _export_menu(figure: Figure, key: str) -> None:
     with st.popover("Export", icon=":material/download:", type="tertiary"):
         for form in FORMATS:
             st.download_button(
                 form.upper(),
                 data=partial(render, figure, form),
-                file_name=figure.file_name(form),
-                key=f"{figure.file_name(form)}:{figure.title}",
+                file_name=file_name(figure, form),
+                key=f"export:{key}:{form}",
                 on_click="ignore",
                 width="stretch",
             )
@@ -105,6 +122,49 @@ def metrics(*numbers: tuple[str, str] | tuple[str, str, str]) -> None:
             st.metric(label, value, border=True, width=168, help=meaning[0] if meaning else None)
 
 
-def provenance(view: View) -> Provenance:
-    """What every figure of this view prints and every file carries."""
-    raise NotImplementedError
+def provenance(
+    view: View,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    excluded: str = "",
+    **extra: Any,
+) -> Provenance:
+    """What a figure of this view prints and its files carry.
+
+    `layer` and `head` name what the figure shows, if it shows one; `excluded` says what it leaves
+    out; `extra` is anything else that a reader needs (N, seed, threshold).
+    """
+    loaded, tokens = view.loaded, view.tokens
+    if loaded is None:
+        return Provenance("none", versions=versions(), excluded=excluded, extra=extra)
+    window = (
+        {} if tokens.window is None else {"window": "from token {}, {} long".format(*tokens.window)}
+    )
+    return Provenance(
+        model=loaded.name,
+        revision=loaded.revision or "",
+        dtype=loaded.precision,
+        device=str(loaded.device),
+        head=None if layer is None else f"L{layer}" + ("" if head is None else f".H{head}"),
+        text_digest=tokens.digest,
+        n_tokens=len(tokens),
+        certificate=summary(view.certificate),
+        versions=versions(),
+        excluded=excluded,
+        extra=window | extra,
+    )
+
+
+def summary(certificate: pd.DataFrame) -> str:
+    """The certificate as one line."""
+    worst = float((certificate["max_abs_error"] / certificate["tolerance"]).max())
+    verdict = "holds" if bool(certificate["ok"].all()) else "failed"
+    return f"{verdict} in {len(certificate)} stages, largest error {worst:.2g} of its tolerance"
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The programs that made the numbers and the files."""
+    made_with = ("torch", "transformers", "altair", "vl-convert-python")
+    return {"attnprobe": attnprobe.__version__} | {name: version(name) for name in made_with}

@@ -21,19 +21,22 @@ from attnprobe.ui.view import View
 
 HOME = Path(__file__).parents[2]
 DEFAULT_MODEL = "bundled:bert"
-TEXT, TYPED, RECENT = "text", "typed", "recent"
+TYPED, RECENT = "typed", "recent"
 
 
-def view(*, needs_model: bool) -> View:
-    """Draws the sidebar and says what it says; raises the `AttnprobeError` of what fails."""
+def view(page: str, *, needs_model: bool) -> View:
+    """Draws the sidebar of a page and says what it says; raises the `AttnprobeError` of what fails.
+
+    The page's name is in the widgets' keys, because a widget begins anew on every page.
+    """
     now = state.chosen(DEFAULT_MODEL)
     with st.sidebar:
         contents()
-        name, settings = _model(now)
-        text = _text()
+        name, settings = _model(page, now)
+        text = _text(page)
         below = st.container()
     try:
-        return _loaded_view(now, name, settings, text, below)
+        return _loaded_view(page, now, name, settings, text, below)
     except AttnprobeError as error:
         if needs_model:
             raise
@@ -43,13 +46,13 @@ def view(*, needs_model: bool) -> View:
         return View(None, None, None, None, None, mode())
 
 
-def _loaded_view(now, name, settings, text, below) -> View:
+def _loaded_view(page, now, name, settings, text, below) -> View:
     with st.spinner(f"Loading {plain(name)} …", show_time=True):
         loaded = cached.model(name, settings.device, settings.precision, settings.revision)
     _remember(name)
     with below:
         tokens = _tokens(loaded, text)
-        _head(now, loaded)
+        _head(page, now, loaded)
     state.write()
     half = View(loaded, tokens, now[state.LAYER], now[state.HEAD], None, mode())
     with st.spinner("Proving the numbers …", show_time=True):
@@ -97,9 +100,10 @@ class _Settings:
     revision: str | None
 
 
-def _model(now: MutableMapping[str, Any]) -> tuple[str, _Settings]:
+def _model(page: str, now: MutableMapping[str, Any]) -> tuple[str, _Settings]:
     names = list(dict.fromkeys([*BUNDLED, *st.session_state.get(RECENT, []), now[state.MODEL]]))
     name = _widget(
+        page,
         now,
         state.MODEL,
         lambda key, take: st.selectbox(
@@ -146,9 +150,9 @@ def _remember(name: str) -> None:
         del recent[8:]
 
 
-def _widget(now: MutableMapping[str, Any], key: str, draw) -> Any:
+def _widget(page: str, now: MutableMapping[str, Any], key: str, draw) -> Any:
     """A widget that shows `now[key]` and, when the person changes it, changes that first."""
-    place = f"{key}:widget"
+    place = f"{key}:{page}"
 
     def take() -> None:
         if st.session_state[place] is not None:
@@ -160,9 +164,10 @@ def _widget(now: MutableMapping[str, Any], key: str, draw) -> Any:
     return now[key]
 
 
-def _text() -> str:
-    typed = st.session_state.setdefault(TYPED, EXAMPLES[0].text)
-    st.session_state.setdefault(TEXT, typed)
+def _text(page: str) -> str:
+    place = f"text:{page}"
+    st.session_state.setdefault(TYPED, EXAMPLES[0].text)
+    st.session_state.setdefault(place, st.session_state[TYPED])
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown("Text", width="stretch")
         with st.popover("Examples", type="tertiary", icon=":material/lightbulb:"):
@@ -171,20 +176,16 @@ def _text() -> str:
                     example.title,
                     key=f"example:{example.title}",
                     type="tertiary",
-                    on_click=_use,
-                    args=(example.text,),
+                    on_click=st.session_state.__setitem__,
+                    args=(place, example.text),
                 )
     with st.form("text form", border=False, enter_to_submit=False):
-        st.text_area("Text", key=TEXT, height=120, label_visibility="collapsed")
+        typed = st.text_area("Text", key=place, height=120, label_visibility="collapsed")
         st.form_submit_button(
             "Analyse", type="primary", width="stretch", icon=":material/play_arrow:"
         )
-    st.session_state[TYPED] = st.session_state[TEXT]
-    return st.session_state[TYPED]
-
-
-def _use(text: str) -> None:
-    st.session_state[TEXT] = text
+    st.session_state[TYPED] = typed
+    return typed
 
 
 def _tokens(loaded: LoadedModel, text: str) -> Tokens:
@@ -213,12 +214,12 @@ def _tokens(loaded: LoadedModel, text: str) -> Tokens:
     return cached.read(loaded, text, (start, length), begin)
 
 
-def _head(now: MutableMapping[str, Any], loaded: LoadedModel) -> None:
+def _head(page: str, now: MutableMapping[str, Any], loaded: LoadedModel) -> None:
     counts = {state.LAYER: loaded.n_layers, state.HEAD: loaded.n_heads}
     for column, (key, count) in zip(st.columns(2), counts.items(), strict=True):
         now[key] = state.clamped(now[key], count)
         with column:
-            _widget(now, key, _stepper(key, count))
+            _widget(page, now, key, _stepper(key, count))
 
 
 def _stepper(key: str, count: int):

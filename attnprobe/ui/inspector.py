@@ -1,0 +1,298 @@
+"""The panels of the head inspector: numbers, token map, pinned row, small pictures, lines."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from attnprobe import figures
+from attnprobe.export import Figure
+from attnprobe.metrics import METRICS, Quantity
+from attnprobe.trace import Trace
+from attnprobe.ui import components
+from attnprobe.ui.cached import Store, computed, digest_of, kept
+from attnprobe.ui.components import Strip, Zoom
+from attnprobe.ui.show import card, metrics, provenance, show
+from attnprobe.ui.view import View
+
+KINDS = {"raw logits": "raw_logit", "scaled logits": "scaled_logit", "weights": "weight"}
+ROW = "row"
+ZOOM = "zoom"
+SQRT_FROM = 48
+PER_QUERY = 3
+HEADS = Store(8)
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head on the screen: its numbers [query key], undefined where a query may not see."""
+
+    view: View
+    trace: Trace
+    values: np.ndarray
+    quantity: Quantity
+    rows: pd.DataFrame
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return self.view.tokens.display
+
+    @property
+    def name(self) -> str:
+        return f"{self.view.layer}.{self.view.head}"
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The numbers as a table, one line per cell."""
+        return figures.matrix_frame(self.values, self.tokens, self.quantity.name)
+
+
+def head_of(view: View, trace: Trace, kind: str) -> Head:
+    """The chosen head as raw logits, scaled logits or weights, with its row statistics."""
+
+    def make(tick) -> Head:
+        read = {
+            "raw logits": trace.raw_logits,
+            "scaled logits": trace.scaled_logits,
+            "weights": trace.weights,
+        }[kind]
+        values = read(view.layer, view.head).double().cpu().numpy()
+        values = np.where(trace.valid().cpu().numpy(), values, np.nan)
+        quantity = METRICS[KINDS[kind]]
+        if kind == "weights" and len(view.tokens) > SQRT_FROM:
+            quantity = replace(quantity, scale="sqrt", label="weight, colours by square root")
+        return Head(view, trace, values, quantity, row_frame(view, trace))
+
+    return kept(HEADS, digest_of(view.digest, view.layer, view.head, kind), make)
+
+
+def row_frame(view: View, trace: Trace) -> pd.DataFrame:
+    """What each row of the chosen head amounts to."""
+    rows, at = trace.rows, (view.layer, view.head)
+    columns = {
+        "keys": rows.keys,
+        "entropy": rows.entropy,
+        "normalised_entropy": rows.normalised_entropy,
+        "effective_keys": rows.effective_keys,
+        "peak": rows.peak,
+        "peak_key": rows.peak_key,
+        "jacobian_frobenius": rows.jacobian_frobenius,
+    }
+    frame = pd.DataFrame({name: values[at].cpu().numpy() for name, values in columns.items()})
+    frame.insert(0, "query", range(len(frame)))
+    frame.insert(1, "query_token", view.tokens.display)
+    return frame
+
+
+def numbers(view: View, trace: Trace, table: pd.DataFrame) -> None:
+    """The head's line of the table of heads."""
+    line = table[(table["layer"] == view.layer) & (table["head"] == view.head)].iloc[0]
+    shown = ("entropy", "effective_keys", "peak", "saturated", "jacobian_frobenius", "scaled_std")
+    metrics(
+        *((METRICS[n].title, value(line[n]), METRICS[n].definition) for n in shown),
+        ("scale", f"{trace.scales[view.layer]:.4g}", "The factor that the model puts on q·k."),
+    )
+
+
+def value(number: float) -> str:
+    """Three digits, or a dash where the number is undefined."""
+    return "–" if pd.isna(number) else f"{number:.3g}".replace("-", "−")
+
+
+def token_map(head: Head) -> None:
+    """The map with its row statistics; a click pins a row, a drag zooms."""
+    n, row, zoom = len(head.tokens), pinned(head), zoomed(head)
+    figure = map_figure(head, row)
+    title = f"Token map of head {head.name}"
+    with card(title, caption=map_caption(head, zoom), export=figure, width=MAP_WIDTH):
+        event = components.heatmap(
+            head.values,
+            head.tokens,
+            head.quantity,
+            key="token_map",
+            mode=head.view.mode,
+            zoom=zoom,
+            row=row,
+            strips=[
+                Strip("entropy (nats)", head.rows["entropy"], float(np.log(max(2, n)))),
+                Strip("peak", head.rows["peak"], 1.0),
+            ],
+        )
+        if zoom and st.button("Whole map", icon=":material/zoom_out_map:", type="tertiary"):
+            st.session_state[ZOOM] = None
+            st.rerun()
+    if event.pick:
+        pin(head, event.pick[0])
+    if event.zoom:
+        st.session_state[ZOOM] = (head.view.digest, event.zoom)
+        st.rerun()
+
+
+MAP_WIDTH = 760
+PICTURE = 104
+
+
+def map_figure(head: Head, row: int) -> Figure:
+    """The whole map for the files, where a canvas cannot go."""
+
+    def chart(mode: figures.Mode):
+        return figures.head_view(head.frame, head.rows, head.quantity, mode=mode, row=row)
+
+    return Figure(
+        name=f"map-{head.quantity.name}",
+        chart_for=chart,
+        frame=head.frame,
+        caption=f"{head.quantity.definition} {figures.pooling_note(len(head.tokens))}".strip(),
+        alt=f"Token map of {head.quantity.title} with entropy and peak of every row.",
+        provenance=provenance(head.view, layer=head.view.layer, head=head.view.head),
+    )
+
+
+def map_caption(head: Head, zoom: Zoom | None) -> str:
+    n = len(head.tokens)
+    every = (zoom or Zoom((0, n), (0, n))).pooled()
+    pooled = (
+        f" Each cell is the largest of {every} × {every}; the bars beside it are their means."
+        if every > 1
+        else ""
+    )
+    drag = " Drag to zoom." if n > 12 else ""
+    return f"{head.quantity.definition}{pooled} Click a cell to pin its row.{drag}"
+
+
+def zoomed(head: Head) -> Zoom | None:
+    """The part that was dragged out of this text's map, if any."""
+    digest, zoom = st.session_state.get(ZOOM) or (None, None)
+    return zoom if digest == head.view.digest else None
+
+
+def pinned(head: Head) -> int:
+    """The query whose numbers are shown: what was clicked, else one with something to see."""
+    n = len(head.tokens)
+    digest, row = st.session_state.get(ROW) or (None, 0)
+    if digest == head.view.digest and row < n:
+        return row
+    return n - 1 if head.trace.causal else min(1, n - 1)
+
+
+def pin(head: Head, row: int) -> None:
+    st.session_state[ROW] = (head.view.digest, row)
+    st.rerun()
+
+
+def pinned_row(head: Head) -> None:
+    """The pinned query's numbers for every key, as bars."""
+    row = pinned(head)
+    frame = head.frame
+    frame = frame[frame["query"] == row]
+
+    def chart(mode: figures.Mode):
+        return figures.row_bars(frame, head.quantity, mode=mode, width=420, height=220)
+
+    figure = Figure(
+        name=f"row-{row}-{head.quantity.name}",
+        chart_for=chart,
+        frame=frame,
+        caption=row_caption(head, row),
+        alt=f"Bars of {head.quantity.title} from query {row} to every key.",
+        provenance=provenance(head.view, layer=head.view.layer, head=head.view.head),
+    )
+    show(head.view, figure, f"Row of query {row}: {head.tokens[row]}", key="row_bars")
+
+
+def row_caption(head: Head, row: int) -> str:
+    line = head.rows.iloc[row]
+    key = head.tokens[int(line["peak_key"])]
+    return (
+        f"Looks most at {key} ({int(line['peak_key'])}) with weight {value(line['peak'])}; entropy "
+        f"{value(line['entropy'])} nats over {int(line['keys'])} keys, as if over "
+        f"{value(line['effective_keys'])} keys of equal weight."
+    )
+
+
+def small_pictures(view: View, trace: Trace) -> dict | None:
+    """All heads of the layer side by side; the one that was clicked in this run, or None."""
+    weight = METRICS["weight"]
+    if len(view.tokens) > SQRT_FROM:
+        weight = replace(weight, scale="sqrt", label="weight, colours by square root")
+    pictures = computed(
+        view, "pictures", {"layer": view.layer}, lambda tick: pooled_weights(trace, view.layer)
+    )
+
+    def chart(mode: figures.Mode):
+        return figures.thumbnails(
+            pictures, weight, mode=mode, selected=view.head, per_row=6, size=PICTURE
+        )
+
+    figure = Figure(
+        name="layer",
+        chart_for=chart,
+        frame=layer_frame(view, trace),
+        caption=f"Weights, queries downwards and keys to the right, at most {PICTURE} pixels a "
+        "side (the largest weight of what a pixel covers). Click a picture to open the head.",
+        alt=f"Small token maps of the {trace.n_heads} heads of layer {view.layer}.",
+        provenance=provenance(view, layer=view.layer),
+    )
+    return show(
+        view, figure, f"All heads of layer {view.layer}", key="thumbnails",
+        selectable=True, selected={"head": view.head}, width="content",
+    )  # fmt: skip
+
+
+def pooled_weights(trace: Trace, layer: int) -> dict[int, np.ndarray]:
+    """The weights of every head of a layer, small enough for small pictures."""
+    seen = trace.valid().cpu().numpy()
+    return {
+        head: figures.pool_max(
+            np.where(seen, trace.weights(layer, head).double().cpu().numpy(), np.nan), PICTURE
+        )
+        for head in range(trace.n_heads)
+    }
+
+
+def layer_frame(view: View, trace: Trace) -> pd.DataFrame:
+    """The largest weight and where it is, for every row of every head of the layer."""
+    rows = trace.rows
+    n_heads, n = rows.peak[view.layer].shape
+    return pd.DataFrame(
+        {
+            "layer": view.layer,
+            "head": np.repeat(np.arange(n_heads), n),
+            "query": np.tile(np.arange(n), n_heads),
+            "query_token": np.tile(np.array(view.tokens.display, dtype=object), n_heads),
+            "peak": rows.peak[view.layer].cpu().numpy().ravel(),
+            "peak_key": rows.peak_key[view.layer].cpu().numpy().ravel(),
+            "entropy": rows.entropy[view.layer].cpu().numpy().ravel(),
+        }
+    )
+
+
+def lines(view: View, trace: Trace) -> None:
+    """Who looks at whom: the strongest weights of each query as lines."""
+    head = head_of(view, trace, "weights")
+    least = st.session_state.get("least", 0.05)
+    row = pinned(head)
+    strongest = figures.strongest(head.frame, "weight", per_query=PER_QUERY, least=least)
+
+    def chart(mode: figures.Mode):
+        return figures.token_lines(strongest, list(head.tokens), "weight", mode=mode)
+
+    figure = Figure(
+        name="lines",
+        chart_for=chart,
+        frame=strongest,
+        caption=f"The {PER_QUERY} largest weights of each query, if at least {least:.2f}. "
+        "Hover a token to see its lines alone.",
+        alt="Lines from query tokens to the key tokens that they look at.",
+        provenance=provenance(view, layer=view.layer, head=view.head, threshold=least),
+    )
+    with card(f"Lines of head {head.name}", caption=figure.caption, export=figure):
+        st.slider("Least weight", 0.0, 0.5, 0.05, 0.01, key="least", persist_state="session")
+        with st.container(height=420 if len(head.tokens) > 18 else "content", border=False):
+            clicked = components.lines(
+                strongest, head.tokens, METRICS["weight"], key="lines", mode=view.mode, row=row
+            )
+    if clicked is not None:
+        pin(head, clicked)

@@ -1,0 +1,95 @@
+"""The panels of the home page: what is loaded, the head atlas, the table of heads."""
+
+import pandas as pd
+import streamlit as st
+
+from attnprobe import figures
+from attnprobe.export import Figure
+from attnprobe.metrics import METRICS, Quantity
+from attnprobe.models import LoadedModel
+from attnprobe.ui.errors import plain
+from attnprobe.ui.show import card, metrics, provenance, show
+from attnprobe.ui.view import View
+
+SHOWN = ("entropy", "effective_keys", "peak", "saturated", "jacobian_frobenius")
+
+
+def what_is_loaded(loaded: LoadedModel, title: str) -> None:
+    """The size of the model as numbers, and a line on what it is and where it came from."""
+    metrics(
+        ("Layers", f"{loaded.n_layers}"),
+        ("Heads per layer", f"{loaded.n_heads}"),
+        ("d_k", f"{loaded.d_head}", "Width of one head's queries and keys."),
+        ("d_model", f"{loaded.d_model}", "Width of a token's hidden state."),
+        ("Parameters", short(loaded.parameters)),
+        (
+            "Positions",
+            f"{loaded.max_tokens:,}",
+            "The longest text that the model reads, in tokens.",
+        ),
+    )
+    sees = "each token sees itself and earlier ones" if loaded.causal else "every token sees all"
+    facts = [
+        f"**{plain(title)}**: {loaded.family.model_type}, {loaded.head_kind}, {sees}",
+        plain(loaded.origin),
+        f"licence {plain(loaded.licence or 'not stated')}",
+        f"{loaded.precision} on {loaded.device}",
+        *map(plain, loaded.notes),
+    ]
+    st.caption(" · ".join(facts))
+
+
+def short(count: int) -> str:
+    """22713216 as 22.7 M."""
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count)
+
+
+def atlas(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
+    """Layers × heads coloured by one number; the head that was clicked, or None."""
+    here = {"layer": view.layer, "head": view.head}
+
+    def chart(mode: figures.Mode):
+        return figures.head_map(table, q, mode=mode, selected=(view.layer, view.head), size=400)
+
+    figure = Figure(
+        name=f"atlas-{q.name}",
+        chart_for=chart,
+        frame=table[["layer", "head", q.name]],
+        caption=f"{q.definition} Click a cell to open the head.",
+        alt=f"Heat map of {q.title} for every layer and head.",
+        provenance=provenance(view),
+    )
+    return show(
+        view, figure, f"Head atlas: {q.label}", key=f"atlas:{q.name}",
+        selectable=True, selected=here, width="content",
+    )  # fmt: skip
+
+
+def heads(table: pd.DataFrame, q: Quantity) -> dict | None:
+    """The table of heads, highest first; the head whose row was clicked in this run, or None."""
+    names = list(dict.fromkeys([q.name, *SHOWN]))
+    frame = table[["layer", "head", *names]].sort_values(q.name, ascending=False)
+    config = {name: number_column(METRICS[name]) for name in names}
+    with card("All heads", caption="Click a column to sort, tick a row to open the head."):
+        event = st.dataframe(
+            frame,
+            hide_index=True,
+            height=430,
+            column_config=config,
+            on_select="rerun",
+            selection_mode="single-row",
+            key=f"heads:{q.name}",
+        )
+    rows = event.selection.rows
+    return None if not rows else frame.iloc[rows[0]][["layer", "head"]].astype(int).to_dict()
+
+
+def number_column(q: Quantity):
+    """A table column as its line in the table of metrics says: unit, definition, format."""
+    form = "%d" if q.format == "d" else "%.4g"
+    return st.column_config.NumberColumn(
+        q.label, format=form, help=f"{q.definition} Unit: {q.unit}"
+    )

@@ -1,0 +1,23 @@
+"""One head: its token map, its rows, its neighbours in the layer."""
+
+import streamlit as st
+
+from attnprobe import ui
+from attnprobe.ui import inspector
+
+with ui.page("Head inspector", question="Which token looks at which, and how firmly?") as view:
+    trace = ui.trace(view)
+    kind = ui.choice(
+        "Show", list(inspector.KINDS), key="view", default="weights", url=True,
+        label_visibility="collapsed",
+    )  # fmt: skip
+    inspector.numbers(view, trace, ui.head_table(view))
+    head = inspector.head_of(view, trace, kind)
+    with st.container(horizontal=True):
+        inspector.token_map(head)
+        inspector.pinned_row(head)
+    with st.container(horizontal=True):
+        clicked = inspector.small_pictures(view, trace)
+        inspector.lines(view, trace)
+    if clicked:
+        ui.select_head(view, view.layer, clicked["head"])
