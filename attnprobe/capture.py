@@ -144,6 +144,11 @@ def watching(
         _RUN.reset(token)
 
 
+def is_watched() -> bool:
+    """Whether a run in this thread has somebody watching or skips something."""
+    return _RUN.get() is not None
+
+
 @contextmanager
 def every_layer_once(n_layers: int) -> Iterator[None]:
     """One forward pass; raises `CaptureFailed` unless each computed layer attended once."""
@@ -162,7 +167,7 @@ def every_layer_once(n_layers: int) -> Iterator[None]:
         )
 
 
-def _attention(
+def attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -173,6 +178,7 @@ def _attention(
     is_causal: bool | None = None,
     **options,
 ) -> tuple[Tensor, None]:
+    """The registered function: transformers' attention interface, [batch query head d_head] out."""
     _refuse(query, key, attention_mask, dropout, options)
     run = _RUN.get()
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -233,7 +239,7 @@ def _valid_keys(
     return attention_mask
 
 
-AttentionInterface.register(IMPLEMENTATION, _attention)
+AttentionInterface.register(IMPLEMENTATION, attend)
 AttentionMaskInterface.register(IMPLEMENTATION, _valid_keys)
 
 

@@ -20,8 +20,9 @@ class Family:
     """How one `model_type` of transformers is laid out.
 
     Paths are dotted and start at the bare model (`layers`) or at one layer (`output`, `attention`,
-    `norm`). `attention` is the module that makes queries, keys and values; `projects` says that it
-    applies W_O too, `norm` is what the layer puts before it. `position_table` is the embedding of
+    `norm`). `attention` is the module that makes queries, keys and values, by its `projections`:
+    three, or a fused one (`fused`: stored input × output); `projects` says that it applies W_O
+    too, `norm` is what the layer puts before it. `position_table` is the embedding of
     places. `language_head` names the modules of the full model that turn hidden states into
     vocabulary logits, applied in order; `class_head` turns the hidden state at a text's first
     (`class_at_end`: last) token into class logits.
@@ -36,11 +37,22 @@ class Family:
     sizes: Callable[[PretrainedConfig], tuple[int, int, int]]
     positions: Callable[[PretrainedConfig], int]
     position_table: str = "embeddings.position_embeddings"
+    projections: tuple[str, ...] = ("query", "key", "value")
     projects: bool = False
     norm: str | None = None
     class_at_end: bool = False
     takes_position_ids: bool = False
     twin: bool = False
+
+    @property
+    def fused(self) -> bool:
+        """Queries, keys and values come from one projection, as GPT-2's Conv1D."""
+        return len(self.projections) == 1
+
+    @property
+    def projection_paths(self) -> tuple[str, ...]:
+        """The projections of a layer, from the layer."""
+        return tuple(f"{self.attention}.{name}" for name in self.projections)
 
     def layer_list(self, model: nn.Module) -> nn.ModuleList:
         """The transformer layers of a model with or without a head, bottom first."""
@@ -127,6 +139,7 @@ FAMILIES: Mapping[str, Family] = {
             lambda config: (config.n_layer, config.n_head, config.n_embd),
             lambda config: config.n_positions,
             position_table="wpe",
+            projections=("c_attn",),
             projects=True,
             norm="ln_1",
             class_at_end=True,
@@ -152,6 +165,7 @@ FAMILIES: Mapping[str, Family] = {
             lambda model, hidden: model.classifier(model.pre_classifier(hidden).relu()),
             lambda config: (config.n_layers, config.n_heads, config.dim),
             _positions,
+            projections=("q_lin", "k_lin", "v_lin"),
             projects=True,
         ),
         Family(

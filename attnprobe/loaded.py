@@ -1,5 +1,6 @@
 """LoadedModel: a model that has been checked, with what a person should know of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from attnprobe import capture
+from attnprobe import capture, cutting
 from attnprobe.errors import TooLarge
 from attnprobe.families import Family
 from attnprobe.text import Batch, Reader, Tokens
@@ -61,6 +62,15 @@ class LoadedModel:
     @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def removed(self) -> frozenset[tuple[int, int]]:
+        """(layer, head) of the heads that were cut out of this model; empty for a whole one."""
+        return cutting.removed_heads(self.model)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """All weights by name; heads that were cut out have zeros in their places."""
+        return cutting.full_weights(self.model, self.family)
 
     @property
     def causal(self) -> bool:

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from attnprobe import capture, memory, sources
+from attnprobe import capture, cut_models, hub, memory, sources
 from attnprobe.errors import BadInput, TooLarge, UnsupportedModel
 from attnprobe.families import Family, family_of
 from attnprobe.loaded import LoadedModel
@@ -63,23 +63,25 @@ def load(
     device: str = "auto",
     dtype: str = "float32",
     revision: str | None = None,
+    progress: hub.Progress | None = None,
 ) -> LoadedModel:
     """A pretrained model, ready to be looked into, or an `UnsupportedModel` that says why not.
 
     `name` is `bundled:bert`, `bundled:gpt2`, a local folder or a Hub id. `device` is auto (CUDA
     if there is one, else CPU), cpu, cuda or mps; `dtype` is float32, float64 or bfloat16,
     whatever the checkpoint's own. Only safetensors are read and no code of the checkpoint is run.
-    A short probe text proves the result before it is returned.
+    A short probe text proves the result before it is returned. `progress` is told the bytes of a
+    download and may raise to stop it; the next call resumes it.
     """
     target, precision = _device(device), _dtype(dtype)
-    source = sources.find(name, revision)
+    source = sources.find(name, revision, progress)
     raw = _raw_config(source)
     family = family_of(name, raw)
     _require_files(source)
     head_kind, auto = _head(raw)
     config = _config(source)
     memory.require_for_model(name, family, config, precision, target)
-    model, notes = _weights(source, config, auto, precision)
+    model, notes = _read(source, family, config, auto, precision)
     _move(model, name, target)
     reader = _reader(source, family, model)
     n_layers, n_heads, d_model = family.sizes(model.config)
@@ -138,7 +140,7 @@ def _raw_config(source: sources.Source) -> dict[str, Any]:
 
 def _require_files(source: sources.Source) -> None:
     present = {path.name for path in source.folder.iterdir()}
-    if not present & {"model.safetensors", "model.safetensors.index.json"}:
+    if not present & {"model.safetensors", "model.safetensors.index.json", cut_models.WEIGHTS}:
         pickled = sorted(name for name in present if name.endswith((".bin", ".pt", ".ckpt", ".h5")))
         found = f"only {', '.join(pickled)}" if pickled else "no weights"
         raise UnsupportedModel(
@@ -190,6 +192,18 @@ def _move(model: PreTrainedModel, name: str, device: torch.device) -> None:
     except torch.OutOfMemoryError as error:
         torch.cuda.empty_cache()
         raise TooLarge(f"{name} does not fit on {device}; choose device cpu") from error
+
+
+def _read(
+    source: sources.Source, family: Family, config: PretrainedConfig, auto, dtype: torch.dtype
+) -> tuple[PreTrainedModel, tuple[str, ...]]:
+    if not cut_models.is_cut(source.folder):
+        return _weights(source, config, auto, dtype)
+
+    def make(config: PretrainedConfig) -> PreTrainedModel:
+        return auto.from_config(config, attn_implementation=capture.IMPLEMENTATION)
+
+    return cut_models.read(source.name, source.folder, family, make, config, dtype)
 
 
 def _weights(

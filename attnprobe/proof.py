@@ -51,6 +51,8 @@ def _with_library_sdpa(loaded: LoadedModel, batch: Batch) -> Tensor:
 
 
 def _prove_steering(loaded: LoadedModel, batch: Batch, plain: Tensor) -> None:
+    if len(loaded.removed) == loaded.n_layers * loaded.n_heads:
+        return
     gates = torch.zeros(loaded.n_layers, loaded.n_heads, dtype=loaded.dtype, device=loaded.device)
     with capture.watching(capture.gate(gates)):
         ablated = loaded.hidden(batch)

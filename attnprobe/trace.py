@@ -125,9 +125,19 @@ def trace(
         contexts=torch.cat([call.edited for call in calls]),
         scales=tuple(call.scale for call in calls),
         causal=calls[0].causal,
-        rows=_joined(rows),
+        rows=_without(_joined(rows), loaded.removed),
         output=output[0],
     )
+
+
+def _without(rows: RowStatistics, removed: frozenset[tuple[int, int]]) -> RowStatistics:
+    """Rows of heads that were cut out of the model see no key, so they count nowhere."""
+    if not removed:
+        return rows
+    keys = rows.keys.clone()
+    for layer, head in removed:
+        keys[layer, head] = 0
+    return replace(rows, keys=keys)
 
 
 def _joined(rows: list[RowStatistics]) -> RowStatistics:

@@ -283,17 +283,17 @@ def test_a_query_by_key_mask_never_reaches_the_model(tiny_model):
 def test_whatever_changes_the_softmax_is_refused(option):
     q = torch.zeros(1, 2, 3, 4)
     with pytest.raises(UnsupportedModel, match=option):
-        capture._attention(torch.nn.Identity(), q, q, q, None, is_causal=False, **{option: 1.0})
+        capture.attend(torch.nn.Identity(), q, q, q, None, is_causal=False, **{option: 1.0})
 
 
 def test_dropout_grouped_keys_and_dense_masks_are_refused():
     q, k = torch.zeros(1, 4, 3, 2), torch.zeros(1, 2, 3, 2)
     with pytest.raises(UnsupportedModel, match="dropout"):
-        capture._attention(torch.nn.Identity(), q, q, q, None, dropout=0.1, is_causal=False)
+        capture.attend(torch.nn.Identity(), q, q, q, None, dropout=0.1, is_causal=False)
     with pytest.raises(UnsupportedModel, match="grouped-query"):
-        capture._attention(torch.nn.Identity(), q, k, k, None, is_causal=False)
+        capture.attend(torch.nn.Identity(), q, k, k, None, is_causal=False)
     with pytest.raises(UnsupportedModel, match="mask of shape"):
-        capture._attention(
+        capture.attend(
             torch.nn.Identity(), q, q, q, torch.ones(1, 1, 3, 3).bool(), is_causal=False
         )
 

@@ -17,7 +17,7 @@ from attnprobe.scratch.gpt2 import GPT2
 
 TWINS: Mapping[str, Architecture] = {"bert": BERT, "gpt2": GPT2}
 
-_CELLS = 2**20
+_CELLS = 2**18
 """Query–key pairs that one slice of heads may have: a long text is worked through by heads."""
 
 
@@ -183,7 +183,7 @@ def twin_of(
     device = twin_device(loaded)
     state = {
         name.removeprefix(steps.base): tensor.to(device)
-        for name, tensor in loaded.model.state_dict().items()
+        for name, tensor in loaded.weights().items()
     }
     return Twin(
         steps=steps,
