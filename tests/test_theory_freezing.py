@@ -81,3 +81,15 @@ def test_the_map_comes_cell_by_cell():
 def test_a_target_that_is_no_pair_is_refused():
     with pytest.raises(BadInput, match="pairs is 3; it must be at least 5"):
         freezing.Task(pairs=3, target=4)
+
+
+def test_the_traced_weights_are_those_of_the_trace():
+    task = freezing.Task(d_k=6, pairs=5, target=2)
+    weights_of = freezing.freezing_weights(9, 0.3, 4, task)
+    assert len(weights_of) == 2 * 9 * 5
+    by_step = weights_of.groupby(["division", "step"])["weight"]
+    np.testing.assert_allclose(by_step.sum(), 1.0)
+    trace = freezing.freezing(9, 0.3, 4, task).set_index(["division", "step"])
+    np.testing.assert_allclose(by_step.max(), trace["peak"].sort_index())
+    target = weights_of[weights_of["pair"] == 2].set_index(["division", "step"])["weight"]
+    np.testing.assert_allclose(target, trace["target_weight"])

@@ -77,7 +77,11 @@ EXPERIMENTS = _table(
         "Freezing",
         freezing.freezing,
         freezing.CLAIMS,
-        {"phase": freezing.phase, "gradient-check": freezing.gradient_check},
+        {
+            "weights": freezing.freezing_weights,
+            "phase": freezing.phase,
+            "gradient-check": freezing.gradient_check,
+        },
     ),
     Experiment(
         "meaning",

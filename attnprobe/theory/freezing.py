@@ -18,6 +18,7 @@ from attnprobe.theory.draws import Stream
 from attnprobe.theory.inputs import at_least
 from attnprobe.theory.softmax import weights
 
+DIVISIONS = {"1/√d_k": True, "none": False}
 STILL = 1e-6  # a gradient of this norm moves nothing that a person would see
 
 
@@ -72,12 +73,13 @@ def runs(task: Task, scaled: bool, seeds: Sequence[int]) -> Runs:
 
 
 def descent(start: Runs, rate: float, steps: int) -> Iterator[dict[str, np.ndarray]]:
-    """Loss, weight on the target, peak and ‖∂L/∂q‖ of every run, before each step."""
+    """Weights, loss, weight on the target, peak and ‖∂L/∂q‖ of every run, before each step."""
     now = start
     for _ in range(steps):
         p = weights(now.scores())
         gradient = now.gradient(p)
         yield {
+            "weights": p,
             "loss": 0.5 * (now.residual(p) ** 2).sum(-1),
             "target_weight": p[:, now.target],
             "peak": p.max(-1),
@@ -96,17 +98,34 @@ def freezing(
 
     Columns: division ("1/√d_k", "none"), step, loss, target_weight, peak, gradient_norm.
     """
+    parts = [
+        pd.DataFrame([{name: float(step[name][0]) for name in _TRACED} for step in steps_done])
+        for steps_done in _both(steps, rate, seed, task)
+    ]
+    frame = pd.concat(parts, keys=DIVISIONS, names=["division", "step"])
+    return frame.reset_index()
+
+
+def freezing_weights(
+    steps: int = 400, rate: float = 0.5, seed: int = 11, task: Task | None = None
+) -> pd.DataFrame:
+    """The weights of all pairs before each step of `freezing`.
+
+    Columns: division, step, pair (from 0), weight.
+    """
+    parts = [
+        pd.DataFrame([step["weights"][0] for step in steps_done]).stack()
+        for steps_done in _both(steps, rate, seed, task)
+    ]
+    frame = pd.concat(parts, keys=DIVISIONS, names=["division", "step", "pair"])
+    return frame.rename("weight").reset_index()
+
+
+def _both(steps: int, rate: float, seed: int, task: Task | None) -> Iterator[Iterator[dict]]:
+    """One descent with the division and one without."""
     at_least(1, steps=steps)
-    task = task or Task()
-    parts = []
-    for name, scaled in (("1/√d_k", True), ("none", False)):
-        trace = [
-            {column: float(value[0]) for column, value in step.items()}
-            for step in descent(runs(task, scaled, (seed,)), rate, steps)
-        ]
-        parts.append(pd.DataFrame(trace).assign(division=name, step=range(steps)))
-    columns = ["division", "step", "loss", "target_weight", "peak", "gradient_norm"]
-    return pd.concat(parts, ignore_index=True)[columns]
+    for scaled in DIVISIONS.values():
+        yield descent(runs(task or Task(), scaled, (seed,)), rate, steps)
 
 
 def phase_cells(
@@ -124,7 +143,7 @@ def phase_cells(
     """
     at_least(1, seeds=seeds, steps=steps)
     for d_k in dims:
-        for name, scaled in (("1/√d_k", True), ("none", False)):
+        for name, scaled in DIVISIONS.items():
             start = runs(Task(d_k=d_k), scaled, range(seeds))
             for rate in rates:
                 *_, last = descent(start, rate, steps)
@@ -158,7 +177,7 @@ def gradient_check(
     the largest over scores).
     """
     rows = []
-    for name, scaled in (("1/√d_k", True), ("none", False)):
+    for name, scaled in DIVISIONS.items():
         start = runs(task or Task(), scaled, (seed,))
         exact = start.score_gradient(weights(start.scores()))[0]
         for h in widths:

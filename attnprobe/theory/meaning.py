@@ -60,7 +60,7 @@ def convex_hull(
 ) -> pd.DataFrame:
     """Value vectors in the plane, their weights, and the output Σ p_j v_j that lies among them.
 
-    Columns: point ("value", "output"), key (1-based; 0 for the output), x, y, weight, on_hull
+    Columns: point ("value", "output"), key (undefined for the output), x, y, weight, on_hull
     (whether the point is a corner of the convex hull of the values).
     """
     points = np.asarray(values, dtype=float)
@@ -69,13 +69,14 @@ def convex_hull(
         raise BadInput(f"{len(points)} points for {len(row)} scores; give one pair x, y per score")
     p = weights(row)
     frame = pd.DataFrame(points, columns=["x", "y"]).assign(point="value", weight=p)
-    frame["key"] = np.arange(1, len(row) + 1)
+    frame["key"] = np.arange(len(row))
     corners = set(hull_corners(points))
     frame["on_hull"] = [i in corners for i in range(len(row))]
     x, y = p @ points
-    output = {"point": "output", "key": 0, "x": x, "y": y, "weight": 1.0, "on_hull": False}
+    output = {"point": "output", "key": None, "x": x, "y": y, "weight": 1.0, "on_hull": False}
     columns = ["point", "key", "x", "y", "weight", "on_hull"]
-    return pd.concat([frame, pd.DataFrame([output])], ignore_index=True)[columns]
+    whole = pd.concat([frame, pd.DataFrame([output])], ignore_index=True)[columns]
+    return whole.astype({"key": "Int64"})
 
 
 def hull_corners(points: Float[np.ndarray, "point 2"]) -> list[int]:
@@ -142,7 +143,7 @@ def asymmetry(tokens: int = 12, d_model: int = 32, d_k: int = 8, seed: int = 0) 
         "tied": to_query,
         "turned by a quarter": to_query @ (quarter - quarter.T),
     }
-    query, key = np.indices((tokens, tokens)) + 1
+    query, key = np.indices((tokens, tokens))
     parts = []
     for name, projection in kinds.items():
         scores = (x @ to_query) @ (x @ projection).T / math.sqrt(d_k)

@@ -85,14 +85,14 @@ def multiplier_curve(
 def row_weights(scores: Sequence[float | int] = SIX_SCORES, d_k: int = 64) -> pd.DataFrame:
     """The weights of one row without and with the division.
 
-    Columns: key (1-based), raw_logit, scaled_logit, undivided, divided.
+    Columns: key, raw_logit, scaled_logit, undivided, divided.
     """
     at_least(1, d_k=d_k)
     raw = score_row(scores)
     scaled = raw / math.sqrt(d_k)
     return pd.DataFrame(
         {
-            "key": np.arange(1, len(raw) + 1),
+            "key": np.arange(len(raw)),
             "raw_logit": raw,
             "scaled_logit": scaled,
             "undivided": weights(raw),
@@ -107,7 +107,7 @@ def jacobian_map(
     """J of one row, entry by entry. Columns: weight (row of J), score (column), derivative."""
     at_least(1, d_k=d_k)
     j = jacobian(weights(multiplier * score_row(scores) / math.sqrt(d_k)))
-    weight, score = np.indices(j.shape) + 1
+    weight, score = np.indices(j.shape)
     return pd.DataFrame({"weight": weight.ravel(), "score": score.ravel(), "derivative": j.ravel()})
 
 
