@@ -5,19 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.repocard import metadata_load
 
+from attnprobe import hub
 from attnprobe.errors import UnsupportedModel
-
-WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md", "LICENSE*")
 
 
 @dataclass(frozen=True)
@@ -76,8 +67,11 @@ BUNDLED: Mapping[str, Bundled] = {
 }
 
 
-def find(name: str, revision: str | None = None) -> Source:
-    """The folder of a model: `bundled:…`, a local folder, or a Hub id (cache first)."""
+def find(name: str, revision: str | None = None, progress: hub.Progress | None = None) -> Source:
+    """The folder of a model: `bundled:…`, a local folder, or a Hub id (cache first).
+
+    `progress` is told of a download's bytes and may raise to stop it.
+    """
     if name in BUNDLED:
         bundled = BUNDLED[name]
         return Source(name, bundled.path(), bundled.origin, bundled.licence)
@@ -87,7 +81,8 @@ def find(name: str, revision: str | None = None) -> Source:
     if _is_folder(folder):
         folder = folder.expanduser().resolve()
         return Source(name, folder, "local folder", licence=_licence(folder))
-    return _from_hub(name, revision)
+    folder = hub.snapshot(name, revision, progress)
+    return Source(name, folder, "Hugging Face Hub", _licence(folder), folder.name)
 
 
 def _is_folder(path: Path) -> bool:
@@ -97,44 +92,8 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _from_hub(name: str, revision: str | None) -> Source:
-    try:
-        folder = Path(_download(name, revision))
-    except HFValidationError as error:
-        raise UnsupportedModel(
-            f"{name!r} is neither a folder here nor a Hub id such as 'gpt2' or 'owner/name'"
-        ) from error
-    except GatedRepoError as error:
-        raise UnsupportedModel(
-            f"{name} is gated on the Hub: accept its terms there and log in with `hf auth login`"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise UnsupportedModel(f"{name} has no revision {revision!r} on the Hub") from error
-    except RepositoryNotFoundError as error:
-        raise UnsupportedModel(
-            f"{name} is not on the Hub (or is private); check the spelling"
-        ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
-        raise UnsupportedModel(
-            f"{name} is neither a folder here nor in the local Hugging Face cache, and the Hub "
-            "cannot be reached; try bundled:bert, a local folder, or go online"
-        ) from error
-    return Source(name, folder, "Hugging Face Hub", _licence(folder), folder.name)
-
-
-def _download(name: str, revision: str | None) -> str:
-    """The cached snapshot if there is one, else a download of configs, tokenizer, safetensors."""
-    options = {"revision": revision, "allow_patterns": list(WANTED)}
-    try:
-        return snapshot_download(name, local_files_only=True, **options)
-    except LocalEntryNotFoundError:
-        return snapshot_download(name, **options)
-
-
 def _licence(folder: Path) -> str | None:
     """The licence that a model card names in its header, if it has one."""
-    from huggingface_hub.repocard import metadata_load
-
     card = folder / "README.md"
     if not card.is_file():
         return None

@@ -1,0 +1,148 @@
+"""Checkpoints of the Hugging Face Hub: the local cache first, then a download that can be stopped.
+
+Only configs, tokenizers and safetensors are fetched. `HF_HUB_OFFLINE` and the other variables of
+huggingface_hub are honoured; a download that was stopped resumes where it was.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, hf_hub_download, scan_cache_dir, snapshot_download
+from huggingface_hub.errors import (
+    CacheNotFound,
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import ModelInfo
+from tqdm.auto import tqdm
+
+from attnprobe.errors import TooLarge, UnsupportedModel
+from attnprobe.families import FAMILIES
+
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all) during a download; may raise to stop it."""
+
+_WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md", "LICENSE*")
+
+
+def snapshot(name: str, revision: str | None = None, progress: Progress | None = None) -> Path:
+    """The folder of a Hub model in the cache, downloaded if it is not there.
+
+    Raises `UnsupportedModel` when the id is no id, unknown, gated or out of reach, and `TooLarge`
+    when the disk has no room for it.
+    """
+    try:
+        return _cached(name, revision) or _download(name, revision, progress)
+    except HFValidationError as error:
+        raise UnsupportedModel(
+            f"{name!r} is neither a folder here nor a Hub id such as 'gpt2' or 'owner/name'"
+        ) from error
+    except GatedRepoError as error:
+        raise UnsupportedModel(
+            f"{name} is gated on the Hub: accept its terms there and log in with `hf auth login`"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise UnsupportedModel(f"{name} has no revision {revision!r} on the Hub") from error
+    except RepositoryNotFoundError as error:
+        raise UnsupportedModel(
+            f"{name} is not on the Hub, or it is private; check the spelling"
+        ) from error
+    except (EntryNotFoundError, OSError, HTTPError, RuntimeError) as error:
+        raise UnsupportedModel(
+            f"{name} is neither a folder here nor in the local Hugging Face cache, and the Hub "
+            "cannot be reached; try bundled:bert, a local folder, or go online"
+        ) from error
+
+
+def cached_models() -> tuple[str, ...]:
+    """Ids of models in the local cache whose family attnprobe supports, by name."""
+    try:
+        repos = scan_cache_dir().repos
+    except (CacheNotFound, OSError):
+        return ()
+    return tuple(sorted(repo.repo_id for repo in repos if _is_supported(repo)))
+
+
+def _is_supported(repo) -> bool:
+    if repo.repo_type != "model":
+        return False
+    files = [file for revision in repo.revisions for file in revision.files]
+    if not any(file.file_name.endswith(".safetensors") for file in files):
+        return False
+    configs = [file.file_path for file in files if file.file_name == "config.json"]
+    return any(_model_type(path) in FAMILIES for path in configs)
+
+
+def _model_type(config: Path) -> str | None:
+    try:
+        return json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _cached(name: str, revision: str | None) -> Path | None:
+    try:
+        folder = snapshot_download(
+            name, revision=revision, local_files_only=True, allow_patterns=list(_WANTED)
+        )
+    except LocalEntryNotFoundError:
+        return None
+    complete = (Path(folder) / "config.json").is_file() and any(Path(folder).glob("*.safetensors"))
+    return Path(folder) if complete else None
+
+
+def _download(name: str, revision: str | None, progress: Progress | None) -> Path:
+    info = HfApi().model_info(name, revision=revision, files_metadata=True)
+    sizes = _wanted(info)
+    total = sum(sizes.values())
+    _require_room(name, total)
+    folder, done = None, 0
+    for file, size in sizes.items():
+        bar = _reporter(progress, done, total) if progress else None
+        path = hf_hub_download(name, file, revision=revision, tqdm_class=bar)
+        folder, done = Path(path).parent, done + size
+    if folder is None:
+        raise UnsupportedModel(f"{name} holds no config, tokenizer or safetensors on the Hub")
+    return folder
+
+
+def _wanted(info: ModelInfo) -> dict[str, int]:
+    """Files at the top of the repository that are needed, small ones first, with their bytes."""
+    files = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    needed = {f: size for f, size in files.items() if any(fnmatch(f, w) for w in _WANTED)}
+    return dict(sorted(((f, s) for f, s in needed.items() if "/" not in f), key=lambda x: x[1]))
+
+
+def _require_room(name: str, total: int) -> None:
+    cache = Path(constants.HF_HUB_CACHE)
+    cache.mkdir(parents=True, exist_ok=True)
+    room = shutil.disk_usage(cache).free
+    if total > room:
+        raise TooLarge(
+            f"{name} is {total / 2**30:,.1f} GiB to download and the cache's disk has "
+            f"{room / 2**30:,.1f} GiB free; free some space or choose a smaller model"
+        )
+
+
+def _reporter(progress: Progress, before: int, total: int) -> type[tqdm]:
+    """A silent tqdm that tells `progress` of every chunk."""
+
+    class Reporter(tqdm):
+        def __init__(self, *args, **options) -> None:
+            options.pop("name", None)
+            self.bytes_done = options.get("initial") or 0
+            super().__init__(*args, **options | {"disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            self.bytes_done += int(n or 0)
+            progress(min(before + self.bytes_done, total), total)
+
+    return Reporter
