@@ -64,9 +64,13 @@ class Family:
 
     def vocabulary_logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
         """Hidden states of the last layer to logits over the vocabulary, for language models."""
-        for name in self.language_head:
-            hidden = attrgetter(name)(model)(hidden)
+        for module in self.language_modules(model):
+            hidden = module(hidden)
         return hidden
+
+    def language_modules(self, model: nn.Module) -> tuple[nn.Module, ...]:
+        """The modules that `vocabulary_logits` applies in order."""
+        return tuple(attrgetter(name)(model) for name in self.language_head)
 
     def class_logits(self, model: nn.Module, hidden: Tensor) -> Tensor:
         """Hidden states [text d_model] of the token that a classifier reads, to class logits."""
