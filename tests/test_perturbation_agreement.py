@@ -17,7 +17,9 @@ from attnprobe.analyses.perturbation.runs import clean_run
 
 def counted_tau(a, b):
     """τ-b by counting every pair."""
-    pairs = [(np.sign(a[i] - a[j]), np.sign(b[i] - b[j])) for i, j in combinations(range(len(a)), 2)]
+    pairs = [
+        (np.sign(a[i] - a[j]), np.sign(b[i] - b[j])) for i, j in combinations(range(len(a)), 2)
+    ]
     agreeing = sum(x * y for x, y in pairs)
     return agreeing / math.sqrt(sum(x != 0 for x, _ in pairs) * sum(y != 0 for _, y in pairs))
 

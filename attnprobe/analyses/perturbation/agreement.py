@@ -36,7 +36,7 @@ class Agreement:
     top_overlap: float
     top_chance: float
 
-    def row(self) -> dict[str, float]:
+    def row(self) -> dict[str, float | int]:
         return asdict(self)
 
 

@@ -5,7 +5,7 @@ the others are compared with, computed in the same batch by the same arithmetic.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -122,8 +122,12 @@ def contexts(
     return context.transpose(1, 2).flatten(2)
 
 
-def rewritten(scope: Scope, rule: Rule, chosen: Bool[Tensor, "query"]) -> Watcher:
+def rewritten(
+    scope: Scope, rule: Rule, chosen: Bool[Tensor, "query"], changed: Bool[Tensor, "variant"]
+) -> Watcher:
     """A watcher that lets `rule` rewrite the weights in scope of every variant but the first.
+
+    It notes in `changed` which variants' contexts an edit has moved at all.
 
     Only `chosen` query rows are edited. Rows with fewer than two valid keys have nothing to
     rearrange and are left alone, unless the rule ablates them. The change is added as
@@ -136,14 +140,30 @@ def rewritten(scope: Scope, rule: Rule, chosen: Bool[Tensor, "query"]) -> Watche
         heads = scope.heads(call.layer, call.query.shape[1])
         if not heads or call.query.shape[0] < 2:
             return None
-        edited = replace(call, query=call.query[1:], key=call.key[1:], valid=None)
-        value = call.value[1:, heads]
-        rows = Rows(call.layer, tuple(heads), weights_of(edited, heads), _valid(call), value)
-        context = call.context().clone()
-        context[1:, heads] = _moved(rows, rule(rows), context[1:, heads], chosen)
+        rows = _later_rows(call, heads)
+        old = call.context()
+        context = old.clone()
+        context[1:, heads] = _moved(rows, rule(rows), old[1:, heads], chosen)
+        changed.logical_or_(differing(context, old)[1:])
         return context
 
     return watch
+
+
+def _later_rows(call: AttentionCall, heads: list[int]) -> Rows:
+    """The rows of every variant but the first, whose weights an edit below may have changed."""
+    parts = (call.query[1:], call.key[1:], call.value[1:])
+    edited = AttentionCall(call.layer, *parts, call.scale, None, call.causal)
+    return Rows(
+        call.layer, tuple(heads), weights_of(edited, heads), _valid(call), edited.value[:, heads]
+    )
+
+
+def differing(
+    a: Float[Tensor, "variant *rest"], b: Float[Tensor, "one *rest"]
+) -> Bool[Tensor, "variant"]:
+    """Which variants differ in any number."""
+    return (a != b).flatten(1).any(1)
 
 
 def _valid(call: AttentionCall) -> Bool[Tensor, "query key"]:

@@ -184,7 +184,7 @@ def agreements(
 
 def _common(
     base: Bool[Tensor, "token"], a: Tensor, b: Tensor
-) -> tuple[Float[np.ndarray, "token"], Float[np.ndarray, "token"]]:
+) -> tuple[Float[np.ndarray, "kept"], Float[np.ndarray, "kept"]]:
     """Both importances of the tokens in `base` at which both are defined."""
     kept = base & a.isfinite() & b.isfinite()
     return tuple(values[kept].double().cpu().numpy() for values in (a, b))

@@ -1,7 +1,7 @@
 """One text's clean run, and the outputs of its edited variants, from the edited layer on.
 
-Every batch carries the clean run as variant 0, so an edit that changes nothing differs by exactly
-nothing, whatever the batch's size does to the last bits.
+Every batch carries the clean run as variant 0: what edited variants are compared with has been
+computed in the same batch, by the same arithmetic.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ from attnprobe.analyses.perturbation.edits import (
     Rule,
     Scope,
     contexts,
+    differing,
     rewritten,
     valid_keys,
     weights_of,
@@ -150,16 +151,21 @@ def outcomes(
     """Output distributions of the clean run and of `variants` edited ones, in one batch.
 
     The layers below the scope are not computed, nor the first edited layer's queries, keys and
-    attention. Gradients flow to whatever the rule brings in.
+    attention. A variant whose contexts no edit has moved has the clean output to the last bit:
+    matrix products may round equal rows of a batch differently. Gradients flow to whatever the
+    rule brings in.
     """
     start, chosen = scope.first_layer, run.rows(scope)
     examples = run.examples.repeat(variants + 1)
     hidden = run.hidden[start].expand(variants + 1, -1, -1)
     edited = contexts(run.calls[start], scope, rule, chosen, variants)
-    higher = rewritten(scope, rule, chosen) if scope.layer is None else None
+    changed = differing(edited, edited[:1])[1:]
+    higher = rewritten(scope, rule, chosen, changed) if scope.layer is None else None
     with capture.watching(higher, start=start, hidden=hidden, contexts=edited):
         distribution = run.readout.distribution(examples)
-    return distribution.unflatten(0, (variants + 1, -1))
+    found = distribution.unflatten(0, (variants + 1, -1))
+    kept = torch.cat([torch.ones_like(changed[:1]), changed])[:, None, None]
+    return torch.where(kept, found, found[:1])
 
 
 def effects(
