@@ -47,16 +47,16 @@ class Base:
 
 
 def batches(
-    readout: ReadOut, texts: TextSet | Sequence[LabelledText], *, tokens: int = TOKENS
+    readout: ReadOut, texts: TextSet | Sequence[LabelledText]
 ) -> list[tuple[list[int], Examples]]:
-    """Texts in batches of similar length of about `tokens` tokens at most, with their numbers."""
+    """Texts in batches of similar length of about `TOKENS` tokens at most, with their numbers."""
     items = list(texts.texts if isinstance(texts, TextSet) else texts)
     shapes = [readout.prepare([item]).batch.ids.shape for item in items]
     groups: list[list[int]] = []
     rows = 0
     for number in sorted(range(len(items)), key=lambda i: shapes[i][1]):
         rows += shapes[number][0]
-        if not groups or rows * shapes[number][1] > tokens:
+        if not groups or rows * shapes[number][1] > TOKENS:
             groups.append([])
             rows = shapes[number][0]
         groups[-1].append(number)
@@ -80,9 +80,9 @@ def unedited(
     return Base(readout, examples, tuple(hidden[:-1]), tuple(calls), log_probabilities)
 
 
-def per_batch(examples: Examples, *, tokens: int = TOKENS) -> int:
+def per_batch(examples: Examples) -> int:
     """How many variants of these examples make one batch."""
-    return max(1, tokens // examples.batch.ids.numel())
+    return max(1, TOKENS // examples.batch.ids.numel())
 
 
 def variants(
@@ -91,7 +91,6 @@ def variants(
     contexts: Contexts,
     count: int,
     *,
-    tokens: int = TOKENS,
     tick: Callable[[], None] | None = None,
 ) -> Iterator[tuple[Int[Tensor, "variant"], Float[Tensor, "variant spot class"]]]:
     """The read-out's log-probabilities under `count` edits of one layer, some at a time.
@@ -99,7 +98,7 @@ def variants(
     Yields the numbers of the variants and their log-probabilities, in order.
     """
     numbers = torch.arange(count, device=base.log_probabilities.device)
-    for some in numbers.split(per_batch(base.examples, tokens=tokens)):
+    for some in numbers.split(per_batch(base.examples)):
         yield some, _resumed(base, layer, contexts(some), tick)
 
 

@@ -23,7 +23,7 @@ def one_layer_sweep(loaded: LoadedModel) -> float:
     return 1 + loaded.n_heads * ((layers + 1) / 2 - 0.25)
 
 
-def curve_passes(orders: int, points: int) -> float:
+def curve_passes(orders: int, points: int) -> int:
     """Forward passes per text of a curve: both ends are the same for all orders."""
     return 2 + orders * (points - 2)
 
