@@ -13,11 +13,15 @@ with ui.page("Head inspector", question="Which token looks at which, and how fir
     )  # fmt: skip
     inspector.numbers(view, trace, ui.head_table(view))
     head = inspector.head_of(view, trace, kind)
-    with st.container(horizontal=True):
+    left, right = st.columns([3, 2])
+    with left:
         inspector.token_map(head)
+    with right:
         inspector.pinned_row(head)
-    with st.container(horizontal=True):
-        clicked = inspector.small_pictures(view, trace)
+    left, right = st.columns(2)
+    with left:
         inspector.lines(view, trace)
-    if clicked:
-        ui.select_head(view, view.layer, clicked["head"])
+    with right:
+        clicked = inspector.small_pictures(view, trace)
+    if clicked is not None:
+        ui.select_head(view, view.layer, clicked)

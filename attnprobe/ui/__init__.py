@@ -25,8 +25,8 @@ Numbers
     `ui.run(view, name, parameters, steps, cost=…)`: for work that takes seconds. Draws the start
     button with `cost` (a sentence) beside it, a progress bar and a stop button, and calls
     `steps(progress)`; `progress(done, total, partial)` after each batch reports, keeps `partial`
-    and leaves when stopped. Returns None (not run yet) or an `Outcome` with `value`, `done`, `total`
-    and `complete`. `progress.partial` is what a former, interrupted run had kept, or None.
+    and leaves when stopped. Returns None (not run yet) or an `Outcome` with `value`, `done`,
+    `total` and `complete`. `progress.partial` is what a former, interrupted run had kept, or None.
 
 Pictures
     `ui.show(view, figure, title, key=…)`: a card with title, chart, caption and export menu, where

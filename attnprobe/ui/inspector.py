@@ -12,9 +12,9 @@ from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
 from attnprobe.trace import Trace
 from attnprobe.ui import components
-from attnprobe.ui.cached import Store, computed, digest_of, kept
+from attnprobe.ui.cached import Store, computed, digest_of, head_table, kept
 from attnprobe.ui.components import Strip, Zoom
-from attnprobe.ui.show import card, metrics, provenance, show
+from attnprobe.ui.show import card, draw, metrics, provenance
 from attnprobe.ui.view import View
 
 KINDS = {"raw logits": "raw_logit", "scaled logits": "scaled_logit", "weights": "weight"}
@@ -89,11 +89,24 @@ def row_frame(view: View, trace: Trace) -> pd.DataFrame:
 def numbers(view: View, trace: Trace, table: pd.DataFrame) -> None:
     """The head's line of the table of heads."""
     line = table[(table["layer"] == view.layer) & (table["head"] == view.head)].iloc[0]
-    shown = ("entropy", "effective_keys", "peak", "saturated", "jacobian_frobenius", "scaled_std")
     metrics(
-        *((METRICS[n].title, value(line[n]), METRICS[n].definition) for n in shown),
-        ("scale", f"{trace.scales[view.layer]:.4g}", "The factor that the model puts on q·k."),
+        *((label, value(line[name]), described(METRICS[name])) for label, name in NUMBERS.items()),
+        ("Scale", f"{trace.scales[view.layer]:.4g}", "The factor that the model puts on q·k."),
     )
+
+
+NUMBERS = {
+    "Entropy, nats": "entropy",
+    "Effective keys": "effective_keys",
+    "Peak": "peak",
+    "Saturated rows": "saturated",
+    "Jacobian ‖J‖": "jacobian_frobenius",
+    "Logit spread": "scaled_std",
+}
+
+
+def described(q: Quantity) -> str:
+    return f"{q.title}. {q.definition}"
 
 
 def value(number: float) -> str:
@@ -106,7 +119,7 @@ def token_map(head: Head) -> None:
     n, row, zoom = len(head.tokens), pinned(head), zoomed(head)
     figure = map_figure(head, row)
     title = f"Token map of head {head.name}"
-    with card(title, caption=map_caption(head, zoom), export=figure, width=MAP_WIDTH):
+    with card(title, caption=map_caption(head, zoom), export=figure):
         event = components.heatmap(
             head.values,
             head.tokens,
@@ -130,8 +143,7 @@ def token_map(head: Head) -> None:
         st.rerun()
 
 
-MAP_WIDTH = 760
-PICTURE = 104
+PICTURE = 64
 
 
 def map_figure(head: Head, row: int) -> Figure:
@@ -199,7 +211,33 @@ def pinned_row(head: Head) -> None:
         alt=f"Bars of {head.quantity.title} from query {row} to every key.",
         provenance=provenance(head.view, layer=head.view.layer, head=head.view.head),
     )
-    show(head.view, figure, f"Row of query {row}: {head.tokens[row]}", key="row_bars")
+    title = f"Row of query {row}: {head.tokens[row]}"
+    with card(title, caption=figure.caption, export=figure, key="row"):
+        draw(head.view, figure, key="row_bars", width="stretch")
+        st.dataframe(
+            row_table(head, row),
+            hide_index=True,
+            height=300,
+            column_config={
+                "weight": st.column_config.ProgressColumn("weight", format="%.4f", max_value=1.0)
+            },
+        )
+
+
+def row_table(head: Head, row: int) -> pd.DataFrame:
+    """The pinned row's keys with all three numbers, the heaviest first."""
+    at = (head.view.layer, head.view.head)
+    seen = head.trace.valid()[row].cpu()
+    columns = {
+        "weight": head.trace.weights(*at)[row],
+        "scaled logit": head.trace.scaled_logits(*at)[row],
+        "raw logit": head.trace.raw_logits(*at)[row],
+    }
+    frame = pd.DataFrame({name: v.double().cpu()[seen].numpy() for name, v in columns.items()})
+    keys = seen.nonzero()[:, 0].tolist()
+    frame.insert(0, "key", keys)
+    frame.insert(1, "token", [head.tokens[key] for key in keys])
+    return frame.sort_values("weight", ascending=False, kind="stable")
 
 
 def row_caption(head: Head, row: int) -> str:
@@ -212,7 +250,7 @@ def row_caption(head: Head, row: int) -> str:
     )
 
 
-def small_pictures(view: View, trace: Trace) -> dict | None:
+def small_pictures(view: View, trace: Trace) -> int | None:
     """All heads of the layer side by side; the one that was clicked in this run, or None."""
     weight = METRICS["weight"]
     if len(view.tokens) > SQRT_FROM:
@@ -222,9 +260,7 @@ def small_pictures(view: View, trace: Trace) -> dict | None:
     )
 
     def chart(mode: figures.Mode):
-        return figures.thumbnails(
-            pictures, weight, mode=mode, selected=view.head, per_row=6, size=PICTURE
-        )
+        return figures.thumbnails(pictures, weight, mode=mode, selected=view.head, per_row=6)
 
     figure = Figure(
         name="layer",
@@ -235,10 +271,13 @@ def small_pictures(view: View, trace: Trace) -> dict | None:
         alt=f"Small token maps of the {trace.n_heads} heads of layer {view.layer}.",
         provenance=provenance(view, layer=view.layer),
     )
-    return show(
-        view, figure, f"All heads of layer {view.layer}", key="thumbnails",
-        selectable=True, selected={"head": view.head}, width="content",
-    )  # fmt: skip
+    table = head_table(view)
+    line = table[table["layer"] == view.layer].set_index("head")
+    titles = {head: f"head {head} · {value(line['entropy'][head])} nats" for head in pictures}
+    with card(f"All heads of layer {view.layer}", caption=figure.caption, export=figure):
+        return components.gallery(
+            pictures, weight, key="pictures", mode=view.mode, chosen=view.head, titles=titles
+        )
 
 
 def pooled_weights(trace: Trace, layer: int) -> dict[int, np.ndarray]:

@@ -15,6 +15,7 @@ from attnprobe.ui.errors import plain
 from attnprobe.ui.view import View
 
 Picked = dict[str, Any]
+Width = int | Literal["stretch", "content"]
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def card(
     caption: str = "",
     export: Figure | None = None,
     key: str = "",
-    width: int | Literal["stretch", "content"] = "stretch",
+    width: Width = "stretch",
 ) -> Iterator[None]:
     """A bordered frame with a title, the block's content, a caption and, with `export`, a menu.
 
@@ -48,7 +49,7 @@ def show(
     key: str,
     selectable: bool = False,
     selected: Mapping[str, Any] | None = None,
-    width: int | Literal["stretch", "content"] = "stretch",
+    width: Width = "stretch",
 ) -> Picked | None:
     """A card with the figure's chart, caption and export menu.
 
@@ -67,10 +68,14 @@ def draw(
     key: str,
     selectable: bool = False,
     selected: Mapping[str, Any] | None = None,
+    width: Width = "content",
 ) -> Picked | None:
-    """The chart alone, for inside a `card`; otherwise as `show`."""
+    """The chart alone, for inside a `card`; otherwise as `show`.
+
+    `width="stretch"` is for charts without square cells: they fill their card.
+    """
     chart = figure.chart(view.mode)
-    look = {"theme": None, "width": "content", "alt": figure.alt}
+    look = {"theme": None, "width": width}
     if not selectable:
         st.altair_chart(chart, key=key, **look)
         return None
@@ -116,10 +121,10 @@ def _export_menu(figure: Figure, key: str) -> None:
 
 
 def metrics(*numbers: tuple[str, str] | tuple[str, str, str]) -> None:
-    """A row of numbers: (label, value) or (label, value, what it means)."""
-    with st.container(horizontal=True, gap="small"):
-        for label, value, *meaning in numbers:
-            st.metric(label, value, border=True, width=168, help=meaning[0] if meaning else None)
+    """A row of numbers that fills the page: (label, value) or (label, value, what it means)."""
+    columns = st.columns(len(numbers), gap="small")
+    for column, (label, value, *meaning) in zip(columns, numbers, strict=True):
+        column.metric(label, value, border=True, help=meaning[0] if meaning else None)
 
 
 def provenance(

@@ -1,6 +1,7 @@
 """The sidebar that all pages share: contents, model, text, head, certificate."""
 
 from collections.abc import MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,15 +83,18 @@ _ICONS = {
 def contents() -> None:
     """The pages as links, in the order of their file names."""
     files = sorted((HOME / "pages").glob("[0-9]*.py"))
-    titles = [path.stem.split("_", 1)[1].replace("_", " ") for path in files]
+    links = [("app.py", "Overview", "home")]
+    links += [(f"pages/{path.name}", title_of(path), _ICONS.get(title_of(path))) for path in files]
     with st.container(gap=None):
-        try:
-            st.page_link("app.py", label="Overview", icon=":material/home:")
-            for path, title in zip(files, titles, strict=True):
-                icon = f":material/{_ICONS.get(title, 'insights')}:"
-                st.page_link(f"pages/{path.name}", label=title, icon=icon)
-        except StreamlitPageNotFoundError:
-            st.caption("This page runs by itself; start app.py for the others.")
+        for file, title, icon in links:
+            # A page that is run by itself, without app.py, has no others to link to.
+            with suppress(StreamlitPageNotFoundError):
+                st.page_link(file, label=title, icon=f":material/{icon or 'insights'}:")
+
+
+def title_of(path: Path) -> str:
+    """1_Head_inspector.py as "Head inspector"."""
+    return path.stem.split("_", 1)[1].replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,6 @@ def _model(page: str, now: MutableMapping[str, Any]) -> tuple[str, _Settings]:
             key=key,
             on_change=take,
             accept_new_options=True,
-            required=True,
             format_func=_title,
             help="A bundled model, a folder that `save_pretrained` wrote, or a Hugging Face id. "
             "Type to add your own.",
@@ -169,7 +172,7 @@ def _text(page: str) -> str:
     st.session_state.setdefault(TYPED, EXAMPLES[0].text)
     st.session_state.setdefault(place, st.session_state[TYPED])
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown("Text", width="stretch")
+        st.markdown(":small[Text]", width="stretch")
         with st.popover("Examples", type="tertiary", icon=":material/lightbulb:"):
             for example in EXAMPLES:
                 st.button(

@@ -1,10 +1,11 @@
-"""Two canvases for what needs hover at any size: the token map and the token-to-token lines.
+"""Canvases for what is dense and has to answer at once: token map, token-to-token lines, small
+pictures of a layer.
 
 They are views only. What is exported is drawn by `attnprobe.figures` from the same arrays. Token
 text goes to the browser as data and is never part of HTML, CSS or JavaScript.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def _component(name: str):
 
 _HEATMAP = _component("heatmap")
 _LINES = _component("lines")
+_GALLERY = _component("gallery")
 
 Span = tuple[int, int]
 
@@ -181,6 +183,41 @@ def _strip(strip: Strip, span: Span) -> dict[str, Any]:
     parts = [values[i : i + every] for i in range(0, len(values), every)]
     means = [float(p[np.isfinite(p)].mean()) if np.isfinite(p).any() else None for p in parts]
     return {"title": strip.title, "values": means, "most": strip.most or 1.0}
+
+
+def gallery(
+    pictures: Mapping[int, np.ndarray],
+    quantity: Quantity,
+    *,
+    key: str,
+    mode: Mode,
+    chosen: int | None = None,
+    titles: Mapping[int, str],
+) -> int | None:
+    """Small pictures [query key] of one size, NaN where a query may not see, in a grid that fits.
+
+    Returns the key of the picture that was clicked in this run, or None.
+    """
+    stack = np.stack([np.asarray(picture, dtype=float) for picture in pictures.values()])
+    scale = colour_scale(stack[np.isfinite(stack)], quantity, mode)
+    colours = np.ascontiguousarray(scale.rgba(stack)).view("<u4").ravel()
+    names = list(pictures)
+    meta = {
+        "side": stack.shape[1],
+        "titles": safe_labels(titles[name] for name in names),
+        "chosen": names.index(chosen) if chosen in names else None,
+        "ticks": scale.ticks(),
+        "ramp": list(scale.colours),
+        "title": quantity.title,
+        "label": f"{len(names)} small pictures of {quantity.title}.",
+    }
+    result = _GALLERY(
+        key=key,
+        data={"pixels": pd.DataFrame({"colour": colours}), "meta": meta},
+        on_pick_change=lambda: None,
+    )
+    picked = result.pick
+    return names[picked] if isinstance(picked, int) and 0 <= picked < len(names) else None
 
 
 def lines(

@@ -1,7 +1,7 @@
 /* Queries x keys on a canvas: hover at any size without asking the server, click to pin a row,
    drag to zoom. Token text is only ever drawn (fillText) or set as textContent. */
 
-const LABEL = 11, GAP = 8, STRIP = 84, BAR = 10, MOST_CELL = 34;
+const LABEL = 11, GAP = 8, BAR = 10, MOST_CELL = 40;
 
 export default function (component) {
   const { data, parentElement, setTriggerValue } = component;
@@ -57,12 +57,12 @@ function picture({ rows, columns, colours }) {
 function layout(view, width, pen) {
   const wide = (words) => Math.min(104, Math.max(...words.map((w) => pen.measureText(w).width), 8));
   const left = wide(view.query) + GAP + 16;
-  const strips = view.strips.length * (STRIP + GAP);
-  const room = width - left - strips - 4;
+  const strip = Math.max(44, Math.min(92, (width - left) * 0.15));
+  const room = width - left - view.strips.length * (strip + GAP) - GAP;
   const step = Math.max(1, Math.min(MOST_CELL, Math.floor(room / Math.max(view.columns, view.rows))));
   const upright = step < 16;
   const top = 18 + (upright ? wide(view.key) : wide(view.key) * 0.77 + 12) + GAP;
-  return { left, top, step, upright, w: step * view.columns, h: step * view.rows };
+  return { left, top, step, upright, strip, w: step * view.columns, h: step * view.rows };
 }
 
 function cell(canvas, view, event, clamp = false) {
@@ -169,7 +169,8 @@ function axes(pen, view, p, ink, soft, font) {
 
 function strips(pen, view, p, ink, soft, font, style) {
   view.strips.forEach((strip, s) => {
-    const x = p.left + p.w + GAP * 2 + s * (STRIP + GAP), room = STRIP - 34;
+    const x = p.left + p.w + GAP * 2 + s * (p.strip + GAP);
+    const room = p.strip - (p.strip > 70 ? 34 : 4);
     pen.fillStyle = soft;
     pen.font = `600 ${LABEL}px ${font}`;
     pen.textAlign = "left";
@@ -182,7 +183,7 @@ function strips(pen, view, p, ink, soft, font, style) {
       const y = p.top + i * p.step, thick = Math.max(1, p.step - Math.min(4, p.step * 0.3));
       pen.fillStyle = style.getPropertyValue(`--strip-${s}`);
       pen.fillRect(x, y + (p.step - thick) / 2, Math.max(1, (room * value) / strip.most), thick);
-      if (p.step < 10) return;
+      if (p.step < 10 || p.strip <= 70) return;
       pen.fillStyle = ink;
       pen.fillText(number(value), x + (room * value) / strip.most + 4, y + p.step / 2 + 0.5);
     });

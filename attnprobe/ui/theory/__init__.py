@@ -1,0 +1,82 @@
+"""The sections of the theory lab: which claims and which panel belong to each part.
+
+A part reads: text, claim, derivation, figures to play with, the measured beside the claimed
+numbers, verdict. The texts are in `pages/theory`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import streamlit as st
+
+from attnprobe.theory import EXPERIMENTS
+from attnprobe.ui.errors import explained
+from attnprobe.ui.state import choice
+from attnprobe.ui.theory import cost, freezing, meaning, scores, spread
+from attnprobe.ui.theory.lab import LANGUAGES, Lab, judge, state, texts
+from attnprobe.ui.view import View
+
+
+@dataclass(frozen=True)
+class Part:
+    """The claims of a part and the function that draws its controls and figures."""
+
+    claims: tuple[str, ...]
+    panel: Callable[[Lab], None]
+
+
+SECTIONS: dict[str, tuple[Part, ...]] = {
+    "variance": (
+        Part(("C1",), spread.counting),
+        Part(("C6",), spread.devices),
+        Part(("C7",), spread.quarter_root),
+    ),
+    "softmax": (Part(("C2", "C8", "C9"), scores.row), Part(("C3",), scores.multiplier)),
+    "exponent": (Part(("C10",), spread.exponents), Part(("C11", "C12"), spread.extremes)),
+    "freezing": (
+        Part(("C4",), freezing.descent),
+        Part((), freezing.phase),
+        Part(("C5",), freezing.gradient_check),
+    ),
+    "meaning": (
+        Part(("C13",), meaning.saturated_row),
+        Part(("C14",), meaning.hull),
+        Part(("C15",), meaning.direction),
+        Part(("C16",), meaning.kernels),
+    ),
+    "linear": (Part(("C17",), cost.features), Part((), cost.linear_time)),
+    "cost": (Part(("C18",), cost.heads), Part(("C19",), cost.tokens)),
+    "equivariance": (Part(("C20",), meaning.order),),
+}
+
+
+def experiments(view: View) -> None:
+    """The whole page under its title: choice of experiment and language, then the section."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        name = choice(
+            "Experiment",
+            list(SECTIONS),
+            key="section",
+            url=True,
+            format_func=lambda key: EXPERIMENTS[key].title,
+            width="stretch",
+        )
+        language = choice(
+            "Language of the texts", list(LANGUAGES), key="lang", url=True,
+            format_func=LANGUAGES.__getitem__,
+        )  # fmt: skip
+    section(Lab(view, language), name)
+
+
+def section(lab: Lab, name: str) -> None:
+    """One experiment from its introduction to its last verdict."""
+    introduction, parts = texts(name, lab.language)
+    st.markdown(introduction)
+    for part, (title, text) in zip(SECTIONS[name], parts, strict=True):
+        st.subheader(title, anchor=False)
+        st.markdown(text)
+        with explained():
+            state(lab, part.claims)
+            part.panel(lab)
+            if part.claims:
+                judge(lab, part.claims)

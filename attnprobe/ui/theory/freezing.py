@@ -1,0 +1,162 @@
+"""Panels on the query that cannot learn: the descent step by step, the map, the gradient check."""
+
+import pandas as pd
+import streamlit as st
+
+from attnprobe import figures
+from attnprobe.figures import theory as pictures
+from attnprobe.metrics import Quantity
+from attnprobe.theory import freezing
+from attnprobe.ui.run import Progress, run
+from attnprobe.ui.show import metrics
+from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+
+STEPS = 400
+STEP, PLAYING = "theory:step", "theory:playing"
+FRAME_SECONDS, FRAME_STEPS = 0.6, 10
+TRACED = {
+    "loss": Quantity("loss", "loss", scale="log"),
+    "target_weight": Quantity("target_weight", "weight on the target", scale="log"),
+    "gradient_norm": Quantity("gradient_norm", "‖∂L/∂q‖", scale="log"),
+}
+
+
+def _descent(d_k: int, rate: float, seed: int) -> dict[str, pd.DataFrame]:
+    task = freezing.Task(d_k=d_k)
+    return {
+        "trace": freezing.freezing(STEPS, rate, seed, task),
+        "weights": freezing.freezing_weights(STEPS, rate, seed, task),
+    }
+
+
+def descent(lab: Lab) -> None:
+    """Settings, a step to scrub or play, the weights at it, and the three curves."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        d_k = st.select_slider(
+            "d_k", (4, 8, 16, 32, 64, 128, 256), 64, key="theory:freeze_d_k", width=260
+        )
+        rates = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+        rate = st.select_slider("Learning rate", rates, 0.5, key="theory:rate", width=260)
+        seed = st.number_input("Seed", 0, 10**6, 11, key="theory:freeze_seed", width=140)
+    settings = {"d_k": d_k, "rate": rate, "seed": seed}
+    frames = lab.frame("freezing", _descent, **settings)
+    playing = st.session_state.setdefault(PLAYING, False)
+    st.fragment(run_every=FRAME_SECONDS if playing else None)(_scene)(lab, frames, settings)
+
+
+def _scene(lab: Lab, frames: dict[str, pd.DataFrame], settings: dict) -> None:
+    """One step of the descent; while playing, a later one each time."""
+    if st.session_state[PLAYING]:
+        _advance()
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        playing = st.session_state[PLAYING]
+        if st.button(
+            "Pause" if playing else "Play",
+            icon=":material/pause:" if playing else ":material/play_arrow:",
+            key="theory:play",
+        ):
+            st.session_state[PLAYING] = not playing
+            st.rerun()
+        step = st.slider("Step", 0, STEPS - 1, key=STEP, width=520)
+    trace, weights = frames["trace"], frames["weights"]
+    _numbers(trace[trace["step"] == step])
+    with st.container(horizontal=True):
+        now = weights[weights["step"] == step]
+        lab.show(
+            "freezing-weights", f"Weights at step {step}", now,
+            lambda mode: pictures.grouped_bars(
+                now, "pair", Quantity("weight", "weight", domain=(0, 1)), "division", mode=mode,
+                width=WIDE, height=HIGH,
+            ),
+            "Weights on the eight pairs; pair 3 (the fourth) is the target.",
+            **settings,
+        )  # fmt: skip
+        for name, quantity in TRACED.items():
+            seen = trace[trace[name] > 0]
+            marks = trace[(trace["step"] == step) & (trace[name] > 0)]
+            lab.show(
+                f"freezing-{name}", quantity.label.capitalize(), trace,
+                lambda mode, q=quantity, seen=seen, marks=marks: figures.curves(
+                    seen, Quantity("step", "step", format="d"), q, by="division", marked=marks,
+                    mode=mode, width=WIDE, height=HIGH,
+                ),
+                "Gradient descent on one query, eight pairs, value width 8; rings: the step above.",
+                **settings,
+            )  # fmt: skip
+
+
+def _advance() -> None:
+    step = min(st.session_state.get(STEP, 0) + FRAME_STEPS, STEPS - 1)
+    st.session_state[STEP] = step
+    if step == STEPS - 1:
+        st.session_state[PLAYING] = False
+        st.rerun()
+
+
+def _numbers(rows: pd.DataFrame) -> None:
+    words = {"1/√d_k": "divided", "none": "undivided"}
+    metrics(
+        *(
+            (f"{label}, {words[row['division']]}", f"{row[name]:.3g}")
+            for name, label in (("loss", "Loss"), ("target_weight", "Target"), ("peak", "Peak"))
+            for row in rows.to_dict("records")
+        )
+    )
+
+
+DIMS = (4, 8, 16, 32, 64, 128, 256)
+RATES = (0.05, 0.15, 0.5, 1.5, 5.0)
+
+
+def phase(lab: Lab) -> None:
+    """The share of frozen runs over widths and rates: started by a button, kept when stopped."""
+    seeds = st.select_slider("Runs per cell", (8, 16, 24, 48), 24, key="theory:runs", width=260)
+    total = len(DIMS) * len(RATES)
+
+    def steps(progress: Progress) -> pd.DataFrame:
+        rows = [] if progress.partial is None else progress.partial.to_dict("records")
+        cells = [(d_k, rate) for d_k in DIMS for rate in RATES]
+        for done, (d_k, rate) in enumerate(cells[len(rows) // 2 :], len(rows) // 2 + 1):
+            rows += freezing.phase_cells((d_k,), (rate,), seeds, STEPS)
+            progress(done, total, pd.DataFrame(rows), f"{done} of {total} cells")
+        return pd.DataFrame(rows)
+
+    outcome = run(
+        lab.alone, "theory phase", {"seeds": seeds}, steps,
+        cost=f"{total} cells, each {seeds} runs of {STEPS} steps with and without the division; "
+        "some ten seconds.",
+    )  # fmt: skip
+    if outcome is None:
+        return
+    frame = outcome.value
+    with st.container(horizontal=True):
+        for name, title in (("1/√d_k", "Divided by √d_k"), ("none", "Not divided")):
+            part = frame[frame["division"] == name]
+            lab.show(
+                f"phase-{'divided' if name != 'none' else 'undivided'}", title, part,
+                lambda mode, part=part: pictures.labelled_grid(
+                    part.sort_values(["d_k", "rate"]), Quantity("d_k", "d_k"),
+                    Quantity("rate", "learning rate"),
+                    Quantity("frozen", "frozen runs", "share", domain=(0, 1)),
+                    mode=mode, limits=(0.0, 1.0), cell=(52, 30),
+                ),
+                f"{seeds} runs per cell, seeds 0 to {seeds - 1}, {STEPS} steps. Frozen: "
+                "‖∂L/∂q‖ < 10⁻⁶ while the target has less than half of the weight.",
+                runs=seeds, steps=STEPS,
+            )  # fmt: skip
+
+
+def gradient_check(lab: Lab) -> None:
+    """The error of central differences against the width of the difference."""
+    frame = lab.frame("gradient check", freezing.gradient_check)
+    lab.show(
+        "gradient-check", "Formula against central differences", frame,
+        lambda mode: figures.curves(
+            frame, Quantity("h", "h", "logit", scale="log", format=".0e"),
+            Quantity("max_abs_error", "largest error of ∂L/∂s", scale="log", format=".2e"),
+            by="division", dots=True, mode=mode, width=460, height=240,
+        ),
+        "First step, seed 11, d_k = 64; the largest absolute error over the eight scores. "
+        "Truncation falls with h², rounding grows with 1/h.",
+        seed=11,
+    )  # fmt: skip

@@ -1,0 +1,224 @@
+"""Panels on what attention is: bound, hull, direction, kernel, and order without positions."""
+
+import pandas as pd
+import streamlit as st
+
+from attnprobe import figures
+from attnprobe.analyses import theory_on_model
+from attnprobe.errors import BadInput
+from attnprobe.figures import theory as pictures
+from attnprobe.metrics import Quantity
+from attnprobe.theory import equivariance, meaning
+from attnprobe.ui.cached import computed, trace
+from attnprobe.ui.show import metrics
+from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+
+EPSILON = Quantity("epsilon", "ε = 1 − peak", "weight", scale="log")
+NORM = Quantity("jacobian_frobenius", "‖J‖, Frobenius", "weight per logit", scale="log")
+
+
+def saturated_row(lab: Lab) -> None:
+    """‖J‖ against ε for three arrangements, and the rows of the chosen head under the bound."""
+    frame = lab.frame("meaning", meaning.meaning)
+    lab.show(
+        "saturated-row", "Jacobian of a row with peak 1 − ε", frame,
+        lambda mode: figures.curves(
+            frame, EPSILON, NORM, by="arrangement", mode=mode, width=460, height=260
+        ),
+        "Twelve keys; ε goes to one rival, evenly to all, or at random (the largest of 200 "
+        "draws, seed 0). One rival reaches the bound 2ε(1 − ε).",
+        seed=0,
+    )  # fmt: skip
+    if lab.on_model("bound"):
+        _rows_under_the_bound(lab)
+
+
+def _rows_under_the_bound(lab: Lab) -> None:
+    view, traced = lab.view, trace(lab.view)
+    at = {"layer": view.layer, "head": view.head}
+    frame = computed(
+        view, "theory rows", at, lambda tick: theory_on_model.jacobian_rows(traced, **at)
+    )
+    if frame.empty:
+        raise BadInput("no row of this text sees two keys; type a longer text")
+    line = frame.dropna().sort_values("epsilon")
+    bound = line.assign(jacobian_frobenius=line["bound"], bound="2ε(1 − ε)")
+    lab.show_on_model(
+        "saturated-row-model", "Rows of this head", frame,
+        lambda mode: figures.scatter(
+            frame, EPSILON, NORM, names=("query",), bounds=bound, mode=mode, width=460, height=260
+        ),
+        "One point per query that sees two keys or more. The bound holds for ε ≤ ½.",
+        of_head=True,
+    )  # fmt: skip
+
+
+_POINTS = pd.DataFrame(meaning.TRIANGLE, columns=["x", "y"]).assign(
+    score=[0.5, 1.0, 0.0, -0.5, 1.5]
+)
+
+
+def hull(lab: Lab) -> None:
+    """Points and scores to edit, the hull with the output, and how far real outputs stay inside."""
+    left, right = st.columns([2, 3])
+    with left:
+        st.caption("Edit the values and scores, or add a row.")
+        edited = st.data_editor(
+            _POINTS, num_rows="dynamic", hide_index=True, key="theory:points"
+        ).dropna()
+    frame = meaning.convex_hull(edited[["x", "y"]].to_numpy().tolist(), edited["score"].tolist())
+    corners = meaning.hull_corners(edited[["x", "y"]].to_numpy(dtype=float))
+    with right:
+        lab.show(
+            "hull", "The output lies inside the hull of the values", frame,
+            lambda mode: pictures.convex_hull(frame, corners, mode=mode, side=280),
+            "The area of a point is its weight, softmax of the scores; the cross is the output.",
+        )  # fmt: skip
+    if lab.on_model("hull"):
+        _slack(lab)
+
+
+def _slack(lab: Lab) -> None:
+    traced = trace(lab.view)
+    frame = computed(
+        lab.view, "theory contraction", {}, lambda tick: theory_on_model.contraction(traced)
+    )
+    ratio = Quantity("mean_ratio", "‖out‖ / largest ‖v‖, mean", "maximum norms", domain=(0, 1))
+    lab.show_on_model(
+        "contraction-model", "How far inside: every head", frame,
+        lambda mode: figures.head_map(
+            frame, ratio, mode=mode, selected=(lab.view.layer, lab.view.head)
+        ),
+        "Largest component of a head's output over the largest among the values that the query "
+        f"sees, mean over queries. The largest of all is {frame['largest_ratio'].max():.3f}; it "
+        "cannot exceed 1.",
+    )  # fmt: skip
+
+
+def direction(lab: Lab) -> None:
+    """The matrix of scores with separate, tied and turned projections."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        kind = st.segmented_control(
+            "W_Q and W_K", ["separate", "tied", "turned by a quarter"], default="separate",
+            required=True, key="theory:projections",
+        )  # fmt: skip
+        seed = st.number_input("Seed", 0, 10**6, 0, key="theory:asymmetry_seed", width=140)
+    frame = lab.frame("asymmetry", meaning.asymmetry, seed=seed)
+    found = frame.groupby("projections")["asymmetry"].first()
+    metrics(*((f"Asymmetry, {name}", f"{value:.3f}") for name, value in found.items()))
+    part = frame[frame["projections"] == kind]
+    lab.show(
+        "asymmetry", f"Scaled logits, {kind} projections", part,
+        lambda mode: pictures.labelled_grid(
+            part.iloc[::-1], "query", "key",
+            Quantity("scaled_logit", "scaled logit", kind="diverging"), mode=mode, cell=(24, 24),
+        ),
+        f"Twelve random tokens, d_model = 32, d_k = 8, seed {seed}; entry (i, j): what token i "
+        "asks of token j.",
+        seed=seed,
+    )  # fmt: skip
+    if lab.on_model("asymmetry"):
+        _directions(lab)
+
+
+def _directions(lab: Lab) -> None:
+    traced = trace(lab.view)
+    frame = computed(
+        lab.view, "theory asymmetry", {}, lambda tick: theory_on_model.asymmetry(traced)
+    )
+    directed = Quantity("asymmetry", "asymmetry of S", domain=(0, 1))
+    own = Quantity("self_weight", "weight on itself", "mean weight", domain=(0, 1))
+    tied = Quantity("tied_self_weight", "the same with K = Q", "mean weight", domain=(0, 1))
+    with st.container(horizontal=True):
+        lab.show_on_model(
+            "asymmetry-model", "Asymmetry of every head", frame,
+            lambda mode: figures.head_map(
+                frame, directed, mode=mode, selected=(lab.view.layer, lab.view.head), size=300
+            ),
+            "‖S − Sᵀ‖ / (‖S‖ + ‖Sᵀ‖) of the raw logits, all pairs of the text: 0 symmetric.",
+        )  # fmt: skip
+        lab.show_on_model(
+            "tied-model", "What tying would do", frame,
+            lambda mode: figures.scatter(frame, own, tied, mode=mode, width=WIDE, height=260),
+            "One point per head: mean weight of a token on itself, as it is and with the keys "
+            "replaced by the queries.",
+        )  # fmt: skip
+
+
+def kernels(lab: Lab) -> None:
+    """How far the kernel forms are from attention as the norms of the keys drift apart."""
+    seed = st.number_input("Seed", 0, 10**6, 0, key="theory:kernel_seed", width=140)
+    spreads = tuple(round(0.1 * i, 1) for i in range(13))
+    frame = lab.frame("kernels", meaning.kernels, spreads=spreads, seed=seed)
+    lab.show(
+        "kernels", "Kernel forms against softmax attention", frame,
+        lambda mode: figures.curves(
+            frame, Quantity("spread", "spread of ln ‖k‖"),
+            Quantity("max_abs_difference", "largest difference of the outputs"), by="kernel",
+            dots=True, mode=mode, width=460, height=240,
+        ),
+        f"Twelve queries of various norms, d_k = 16, seed {seed}. At spread 0 all keys have norm "
+        "√d_k.",
+        seed=seed,
+    )  # fmt: skip
+    if lab.on_model("kernels"):
+        _real_kernels(lab)
+
+
+def _real_kernels(lab: Lab) -> None:
+    traced = trace(lab.view)
+    frame = computed(lab.view, "theory kernels", {}, lambda tick: theory_on_model.kernels(traced))
+    lab.show_on_model(
+        "kernels-model", "The Gaussian kernel on every head", frame,
+        lambda mode: figures.scatter(
+            frame, Quantity("key_norm_spread", "spread of ‖k‖ over its mean"),
+            Quantity("rbf_difference", "relative difference of the context"), mode=mode,
+            width=460, height=260,
+        ),
+        "One point per head. The exponential kernel gives every context within "
+        f"{frame['exponential_difference'].max():.1e}.",
+    )  # fmt: skip
+
+
+def order(lab: Lab) -> None:
+    """f(PX) against P f(X) for random tokens, and through the layers of the loaded model."""
+    with st.container(horizontal=True):
+        tokens = st.slider("Tokens", 2, 40, 11, key="theory:tokens", width=300)
+        seed = st.number_input("Seed", 0, 10**6, 0, key="theory:order_seed", width=140)
+    frame = lab.frame("equivariance", equivariance.equivariance, tokens=tokens, seed=seed)
+    difference = Quantity("relative_difference", "difference / largest component", scale="log")
+    seen = frame[frame["relative_difference"] > 0]
+    lab.show(
+        "equivariance", "Permuted in, permuted out?", frame,
+        lambda mode: figures.curves(
+            seen, Quantity("permutation", "permutation", format="d"), difference, by="positions",
+            dots=True, mode=mode, width=460, height=HIGH,
+        ),
+        f"One random attention layer, {tokens} tokens, twenty permutations, seed {seed}; 10⁻¹⁶ "
+        "is rounding, and an exact 0 is not drawn.",
+        tokens=tokens, seed=seed,
+    )  # fmt: skip
+    if lab.on_model("order"):
+        _model_order(lab)
+
+
+def _model_order(lab: Lab) -> None:
+    view = lab.view
+    frame = computed(
+        view, "theory order", {},
+        lambda tick: theory_on_model.equivariance(view.loaded, view.tokens),
+    )  # fmt: skip
+    spread = frame.groupby(["positions", "layer"], sort=False)["relative_difference"]
+    summary = spread.agg(median="median", low="min", high="max").reset_index()
+    summary = summary[summary["low"] > 0]
+    mask = " The causal mask remains, so the order still counts." if view.loaded.causal else ""
+    lab.show_on_model(
+        "equivariance-model", "The loaded model, layer by layer", frame,
+        lambda mode: figures.curves(
+            summary, Quantity("layer", "after layer (0: input)", format="d"),
+            Quantity("median", "difference / largest component", scale="log"), by="positions",
+            band=("low", "high"), dots=True, mode=mode, width=460, height=HIGH,
+        ),
+        "Eight permutations of all tokens of the text, special ones included, seed 0: median and "
+        f"range of the largest difference between f(PX) and P f(X).{mask}",
+    )  # fmt: skip

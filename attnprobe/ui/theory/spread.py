@@ -1,0 +1,228 @@
+"""Panels on the spread of scores: variance, devices, quarter root, exponent, extremes."""
+
+import pandas as pd
+import streamlit as st
+
+from attnprobe import figures
+from attnprobe.analyses import theory_on_model
+from attnprobe.figures import theory as pictures
+from attnprobe.metrics import Quantity
+from attnprobe.theory import exponent, variance
+from attnprobe.ui.cached import computed, trace
+from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+
+WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+D_K = Quantity("d_k", "d_k", scale="log", format="d")
+STD = Quantity("std", "standard deviation of q·k", "logit", scale="log")
+SIZE = {"width": WIDE, "height": HIGH}
+
+
+def counting(lab: Lab) -> None:
+    """Spread against width for a kind of components, and the two histograms."""
+    with st.container(horizontal=True):
+        kind = st.selectbox(
+            "Components", list(variance.COMPONENTS), key="theory:components",
+            persist_state="session", width=200,
+        )  # fmt: skip
+        d_k = st.select_slider(
+            "d_k of the histogram", WIDTHS[1:], 64, key="theory:histogram_d_k", width=300
+        )
+        seed = st.number_input("Seed", 0, 10**6, 7, key="theory:variance_seed", width=140)
+    draws = 4_000
+    settings = {"components": kind, "draws": draws, "seed": seed}
+    frame = lab.frame("variance", variance.variance, dims=WIDTHS, **settings)
+    shapes = lab.frame("histogram", variance.histogram, d_k=d_k, **settings)
+    with st.container(horizontal=True):
+        lab.show(
+            "variance", "Spread of q·k against d_k", frame,
+            lambda mode: pictures.against_prediction(
+                frame, D_K, "std", "predicted_std", STD, error="std_error", mode=mode, **SIZE
+            ),
+            f"{kind} components, {draws:,} draws per width, seed {seed}. Points: measured, with "
+            "two standard errors either way; line: √Var(q·k) as predicted.",
+            **settings,
+        )  # fmt: skip
+        lab.show(
+            "histogram", f"Scores at d_k = {d_k}", shapes,
+            lambda mode: figures.curves(
+                shapes, Quantity("value", "logit"), Quantity("density", "density"), by="score",
+                mode=mode, **SIZE,
+            ),
+            f"{kind} components, {draws:,} draws, seed {seed}; density of q·k and of q·k/√d_k.",
+            d_k=d_k, **settings,
+        )  # fmt: skip
+    if lab.on_model("variance"):
+        _heads_against_predictions(lab)
+
+
+_PREDICTIONS = {
+    "textbook_std": "√d_k (unit variance)",
+    "component_std": "measured component variance",
+    "moments_std": "all second moments",
+}
+
+
+def _heads_against_predictions(lab: Lab) -> None:
+    traced = trace(lab.view)
+    frame = computed(lab.view, "theory variance", {}, lambda tick: theory_on_model.variance(traced))
+    tidy = frame.melt(
+        ["layer", "head", "raw_std"], list(_PREDICTIONS), "prediction", "predicted"
+    ).replace({"prediction": _PREDICTIONS})
+    ends = sorted([*tidy["raw_std"], *tidy["predicted"]])
+    ends = [ends[0], ends[-1]]
+    identity = pd.DataFrame({"predicted": ends, "raw_std": ends, "bound": "equal"})
+    lab.show_on_model(
+        "variance-model", "Every head against three predictions", tidy,
+        lambda mode: figures.scatter(
+            tidy,
+            Quantity("predicted", "predicted standard deviation", "logit", scale="log"),
+            Quantity("raw_std", "measured standard deviation of q·k", "logit", scale="log"),
+            by="prediction", bounds=identity, mode=mode, width=460, height=300,
+        ),
+        "One point per head and prediction, over all query–key pairs of the text, masked ones "
+        "included. With all second moments of queries and keys the prediction is an identity.",
+    )  # fmt: skip
+
+
+_NAMES = {
+    (False, False): "neither",
+    (True, False): "LayerNorm",
+    (False, True): "initialisation",
+    (True, True): "both",
+}
+
+
+def _devices(growth: float, hidden_std: float, seed: int) -> pd.DataFrame:
+    widths = WIDTHS[1:]
+    parts = [
+        variance.devices(d_k, 256, 1_000, seed, hidden_std, growth).assign(d_k=d_k)
+        for d_k in widths
+    ]
+    frame = pd.concat(parts, ignore_index=True)
+    flags = zip(frame["layer_norm"], frame["initialisation"], strict=True)
+    return frame.assign(devices=[_NAMES[pair] for pair in flags])
+
+
+def devices(lab: Lab) -> None:
+    """Spread against width for the eight combinations of the three devices."""
+    with st.container(horizontal=True):
+        hidden = st.slider(
+            "Standard deviation of the hidden states", 0.5, 10.0, 3.0, 0.5,
+            key="theory:hidden_std", width=300,
+        )  # fmt: skip
+        growth = st.slider("Weights grown by", 0.5, 4.0, 1.0, 0.1, key="theory:growth", width=300)
+    frame = lab.frame("devices", _devices, growth=growth, hidden_std=hidden, seed=7)
+    with st.container(horizontal=True):
+        for division, title in ((False, "Not divided"), (True, "Divided by √d_k")):
+            part = frame[frame["division"] == division]
+            lab.show(
+                f"devices-{'divided' if division else 'undivided'}", title, part,
+                lambda mode, part=part: pictures.against_prediction(
+                    part, D_K, "std", "predicted_std",
+                    Quantity("score_std", "standard deviation of the scores", "logit", scale="log"),
+                    by="devices", mode=mode, **SIZE,
+                ),
+                "d_model = 256, 1,000 pairs, seed 7; points measured, lines predicted. On an "
+                "axis of equal ratios, √d_k is a slope of one half.",
+                hidden_std=hidden, growth=growth, seed=7,
+            )  # fmt: skip
+
+
+def _quarter_roots(draws: int, seed: int) -> pd.DataFrame:
+    parts = [variance.quarter_root(d_k, draws, seed) for d_k in WIDTHS[1:]]
+    return pd.concat(parts, ignore_index=True)
+
+
+def quarter_root(lab: Lab) -> None:
+    """Variance of the scores against width, for the factor put on nothing, variance, weights."""
+    draws, seed = 4_000, 7
+    frame = lab.frame("quarter root", _quarter_roots, draws=draws, seed=seed)
+    lab.show(
+        "quarter-root", "What d_k^(−1/4) leaves of the variance", frame,
+        lambda mode: pictures.against_prediction(
+            frame, D_K, "variance", "predicted_variance",
+            Quantity("score_variance", "variance of q·k", "logit²", scale="log"),
+            by="factor_on", mode=mode, width=460, height=240,
+        ),
+        f"Normal components, {draws:,} draws per width, seed {seed}; points measured, lines "
+        "predicted: d_k, √d_k and 1.",
+        draws=draws, seed=seed,
+    )  # fmt: skip
+
+
+def _exponents(widths: tuple[int, ...], keys: int, draws: int, seed: int) -> pd.DataFrame:
+    parts = [exponent.exponent(d_k, keys=keys, draws=draws, seed=seed) for d_k in widths]
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(width=[f"d_k = {d_k}" for d_k in frame["d_k"]])
+
+
+def exponents(lab: Lab) -> None:
+    """Spread, peak and entropy against the exponent for several widths."""
+    with st.container(horizontal=True):
+        keys = st.select_slider("Keys T", (10, 30, 100, 300), 100, key="theory:keys", width=300)
+        seed = st.number_input("Seed", 0, 10**6, 0, key="theory:exponent_seed", width=140)
+    settings = {"keys": keys, "draws": 60, "seed": seed}
+    frame = lab.frame("exponent", _exponents, widths=(16, 64, 256), **settings)
+    power = Quantity("exponent", "exponent α of d_k")
+    measures = {
+        "std": Quantity("std", "standard deviation of the scores", "logit", scale="log"),
+        "peak": Quantity("peak", "mean peak", "weight", domain=(0, 1)),
+        "normalised_entropy": Quantity(
+            "normalised_entropy", "mean normalised entropy", "share of ln keys", domain=(0, 1)
+        ),
+    }
+    with st.container(horizontal=True):
+        for name, quantity in measures.items():
+            lab.show(
+                f"exponent-{name}", quantity.label.capitalize(), frame,
+                lambda mode, q=quantity: figures.curves(
+                    frame, power, q, by="width", mode=mode, **SIZE
+                ),
+                f"Scores q·k / d_k^α of 60 queries with {keys} keys each, seed {seed}.",
+                **settings,
+            )  # fmt: skip
+
+
+_CLAIMED = pd.DataFrame(
+    {
+        "keys": [100, 100],
+        "largest": [24.0, 3.0],
+        "peak": [1.0, 0.17],
+        "label": ["claimed, σ = 8", "claimed, σ = 1"],
+    }
+)
+
+
+def _extremes(draws: int, seed: int) -> pd.DataFrame:
+    frame = exponent.extremes((1, 2, 4, 8), (3, 10, 30, 100, 300, 1000), draws, seed)
+    return frame.assign(spread=[f"σ = {std:g}" for std in frame["std"]])
+
+
+def extremes(lab: Lab) -> None:
+    """The largest logit and the peak against the number of keys, with the claims' points."""
+    seed = st.number_input("Seed", 0, 10**6, 0, key="theory:extremes_seed", width=140)
+    settings = {"draws": 2_000, "seed": seed}
+    frame = lab.frame("extremes", _extremes, **settings)
+    keys = Quantity("keys", "keys T", scale="log", format="d")
+    largest = Quantity("largest", "largest logit, mean", "logit", domain=(0, None))
+    peak = Quantity("peak", "peak, mean", "weight", domain=(0, 1))
+    with st.container(horizontal=True):
+        lab.show(
+            "extremes-largest", "Largest of T normal logits", frame,
+            lambda mode: pictures.against_prediction(
+                frame, keys, "largest", "asymptote", largest, by="spread",
+                marked=_CLAIMED, mode=mode, width=WIDE, height=260,
+            ),
+            f"Points: mean over 2,000 rows, seed {seed}; lines: the bound σ√(2 ln T), which the "
+            "mean stays below at every T. Crosses: claimed.",
+            **settings,
+        )  # fmt: skip
+        lab.show(
+            "extremes-peak", "Peak of their softmax", frame,
+            lambda mode: pictures.against_prediction(
+                frame, keys, "peak", "peak", peak, by="spread",
+                error="peak_error", marked=_CLAIMED, mode=mode, width=WIDE, height=260,
+            ),
+            f"Mean over 2,000 rows, seed {seed}, with two standard errors. Crosses: claimed.",
+            **settings,
+        )  # fmt: skip
