@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from attnprobe.errors import UnsupportedModel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """How one `model_type` of transformers is laid out.
 
@@ -86,6 +87,14 @@ class Family:
         """The part of a layer that makes queries, keys and values."""
         return attrgetter(self.attention)(layer)
 
+    def query_key_bias(self, model: nn.Module, layer: int, d_head: int, head: int) -> Tensor:
+        """The biases b_q and b_k of one head's projections: [2 d_head]."""
+        attention = self.attention_module(self.layer_list(model)[layer])
+        biases = [getattr(attention, name).bias for name in self.projections]
+        query, key = biases[0].chunk(3)[:2] if self.fused else biases[:2]
+        mine = slice(head * d_head, (head + 1) * d_head)
+        return torch.stack([query[mine], key[mine]])
+
     def before_attention(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         """What the layer hands to its attention module: its input, normed first or as it is."""
         return attrgetter(self.norm)(layer)(hidden) if self.norm else hidden
@@ -123,25 +132,25 @@ FAMILIES: Mapping[str, Family] = {
     family.model_type: family
     for family in (
         Family(
-            "bert",
-            _ENCODER,
-            _DENSE,
-            _SELF,
-            ("cls",),
-            _pooled_class,
-            _bert_sizes,
-            _positions,
+            model_type="bert",
+            layers=_ENCODER,
+            output=_DENSE,
+            attention=_SELF,
+            language_head=("cls",),
+            class_head=_pooled_class,
+            sizes=_bert_sizes,
+            positions=_positions,
             twin=True,
         ),
         Family(
-            "gpt2",
-            "h",
-            "attn.c_proj",
-            "attn",
-            ("lm_head",),
-            lambda model, hidden: model.score(hidden),
-            lambda config: (config.n_layer, config.n_head, config.n_embd),
-            lambda config: config.n_positions,
+            model_type="gpt2",
+            layers="h",
+            output="attn.c_proj",
+            attention="attn",
+            language_head=("lm_head",),
+            class_head=lambda model, hidden: model.score(hidden),
+            sizes=lambda config: (config.n_layer, config.n_head, config.n_embd),
+            positions=lambda config: config.n_positions,
             position_table="wpe",
             projections=("c_attn",),
             projects=True,
@@ -151,36 +160,36 @@ FAMILIES: Mapping[str, Family] = {
             twin=True,
         ),
         Family(
-            "roberta",
-            _ENCODER,
-            _DENSE,
-            _SELF,
-            ("lm_head",),
-            _token_class,
-            _bert_sizes,
-            _positions_after_padding,
+            model_type="roberta",
+            layers=_ENCODER,
+            output=_DENSE,
+            attention=_SELF,
+            language_head=("lm_head",),
+            class_head=_token_class,
+            sizes=_bert_sizes,
+            positions=_positions_after_padding,
         ),
         Family(
-            "distilbert",
-            "transformer.layer",
-            "attention.out_lin",
-            "attention",
-            ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
-            lambda model, hidden: model.classifier(model.pre_classifier(hidden).relu()),
-            lambda config: (config.n_layers, config.n_heads, config.dim),
-            _positions,
+            model_type="distilbert",
+            layers="transformer.layer",
+            output="attention.out_lin",
+            attention="attention",
+            language_head=("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
+            class_head=lambda model, hidden: model.classifier(model.pre_classifier(hidden).relu()),
+            sizes=lambda config: (config.n_layers, config.n_heads, config.dim),
+            positions=_positions,
             projections=("q_lin", "k_lin", "v_lin"),
             projects=True,
         ),
         Family(
-            "electra",
-            _ENCODER,
-            _DENSE,
-            _SELF,
-            ("generator_predictions", "generator_lm_head"),
-            _token_class,
-            _bert_sizes,
-            _positions,
+            model_type="electra",
+            layers=_ENCODER,
+            output=_DENSE,
+            attention=_SELF,
+            language_head=("generator_predictions", "generator_lm_head"),
+            class_head=_token_class,
+            sizes=_bert_sizes,
+            positions=_positions,
         ),
     )
 }
