@@ -139,8 +139,13 @@ def _gap(model: Tensor, twins: Sequence[Tensor]) -> Gap:
     """
     reference, right, rounded = twins[0], twins[-2], twins[-1]
     model = model.to(reference.device).to(reference.dtype).reshape(reference.shape)
-    differences = (model - reference, rounded - right, right)
-    return torch.stack([difference.abs().max() for difference in differences])
+    return torch.stack(list(map(_size, (model - reference, rounded - right, right))))
+
+
+def _size(x: Tensor) -> Float[Tensor, ""]:
+    """The largest absolute entry, in one pass and without a copy; NaN if there is one."""
+    low, high = x.aminmax()
+    return torch.maximum(-low, high)
 
 
 def _matrix_gaps(run: _Run, layer: int, heads: slice, twins: Sequence[Attended]) -> Gaps:
@@ -172,35 +177,47 @@ def _attention_gaps(
     return _largest(parts), [torch.cat(mine) for mine in contexts]
 
 
-def _layer_gaps(loaded: LoadedModel, run: _Run, layers: Sequence[Layer]) -> Gaps:
-    """Every stage of one layer, from the model's own input of that layer."""
-    index = layers[0].index
+def _layer_gaps(
+    loaded: LoadedModel, run: _Run, layers: Sequence[Layer], free: Sequence[Tensor]
+) -> tuple[Gaps, list[Float[Tensor, "position d_model"]]]:
+    """Every stage of one layer from the model's own input, and the twins' free runs one layer on.
+
+    The rows of both go through the twin together: all but attention is done row by row.
+    """
+    index, length = layers[0].index, len(run.trace.tokens)
     hidden, after = run.hidden[index : index + 2]
-    projected = [layer.query_key_value(hidden) for layer in layers]
-    gaps = {
-        stage: _gap(model[index], twins)
-        for stage, model, twins in zip(
-            ("query", "key", "value"), run.projected, zip(*projected, strict=True), strict=True
-        )
-    }
-    attend_heads = [partial(_attend, *pair) for pair in zip(layers, projected, strict=True)]
+    fed = [torch.cat([hidden.to(mine.dtype), mine]) for mine in free]
+    projected = [layer.query_key_value(rows) for layer, rows in zip(layers, fed, strict=True)]
+    own = [[part[:, :length] for part in parts] for parts in projected]
+    loose = [[part[:, length:] for part in parts] for parts in projected]
+    attend_heads = [partial(_attend, *pair) for pair in zip(layers, own, strict=True)]
     matrices, contexts = _attention_gaps(run, index, attend_heads)
-    attention = [layer.attention_output(c) for layer, c in zip(layers, contexts, strict=True)]
-    outputs = [layer.output(hidden, a) for layer, a in zip(layers, attention, strict=True)]
-    context = run.trace.contexts[index]
+    joint = [
+        torch.cat([context, layer.context(*parts)], 1)
+        for layer, context, parts in zip(layers, contexts, loose, strict=True)
+    ]
+    attention = [
+        layer.attention_output(context) for layer, context in zip(layers, joint, strict=True)
+    ]
+    outputs = [layer.output(*pair) for layer, *pair in zip(layers, fed, attention, strict=True)]
     project = loaded.family.output_projection(loaded.model, index)
-    return (
-        gaps
-        | matrices
-        | {
-            "context": _gap(context, contexts),
-            "attention output": _gap(project(merge_heads(context)), attention),
-            "layer output": _gap(after, outputs),
-        }
-    )
+    context = run.trace.contexts[index]
+    gaps = {
+        **{
+            stage: _gap(model[index], twins)
+            for stage, model, twins in zip(
+                STAGES[1:4], run.projected, zip(*own, strict=True), strict=True
+            )
+        },
+        **matrices,
+        "context": _gap(context, contexts),
+        "attention output": _gap(project(merge_heads(context)), [a[:length] for a in attention]),
+        "layer output": _gap(after, [output[:length] for output in outputs]),
+    }
+    return gaps, [output[length:] for output in outputs]
 
 
-def _attend(layer: Layer, projected: tuple[Tensor, Tensor, Tensor], heads: slice) -> Attended:
+def _attend(layer: Layer, projected: Sequence[Tensor], heads: slice) -> Attended:
     return layer.attend(*(part[heads] for part in projected))
 
 
@@ -222,9 +239,9 @@ def _whole_model(
         if tick:
             tick()
         layers = [twin.layer(index) for twin in twins]
-        for stage, gap in _layer_gaps(loaded, run, layers).items():
+        gaps, free = _layer_gaps(loaded, run, layers, free)
+        for stage, gap in gaps.items():
             yield index, stage, gap
-        free = [layer(hidden) for layer, hidden in zip(layers, free, strict=True)]
     heads = [twin.output() for twin in twins]
     fed = [head.rows(run.hidden[-1], ids) for head in heads]
     yield None, "final output", _output_gap(run, heads, fed)
@@ -326,7 +343,7 @@ def summary(frame: pd.DataFrame) -> Certificate:
     The order of the rows is the order of computation, so the first red stage is where a mistake
     entered and not where it grew largest.
     """
-    ratio = (frame["max_abs_error"] / frame["tolerance"]).where(frame["max_abs_error"] > 0, 0.0)
+    ratio = (frame["max_abs_error"] / frame["tolerance"]).mask(frame["max_abs_error"] == 0, 0.0)
     red = frame.index[~frame["ok"]]
     at = red[0] if len(red) else ratio.idxmax()
     row = frame.loc[at]

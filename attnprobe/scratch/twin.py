@@ -94,12 +94,21 @@ class Layer:
         hidden = hidden.to(self.weights.dtype)
         return self.steps.layer_output(self.weights, hidden, attention, self.settings, self.ops)
 
+    def context(
+        self,
+        query: Float[Tensor, "head query d_head"],
+        key: Float[Tensor, "head key d_head"],
+        value: Float[Tensor, "head key d_head"],
+    ) -> Float[Tensor, "head query d_head"]:
+        """A·V alone; only some heads' query × key matrices are alive at a time."""
+        slices = head_slices(*query.shape[:2])
+        parts = [self.attend(query[heads], key[heads], value[heads]).context for heads in slices]
+        return torch.cat(parts)
+
     def __call__(self, hidden: Float[Tensor, "position d_model"]) -> Tensor:
-        """The whole layer; only some heads' query × key matrices are alive at a time."""
-        projected = self.query_key_value(hidden)
-        slices = head_slices(self.settings.n_heads, len(hidden))
-        contexts = [self.attend(*(part[heads] for part in projected)).context for heads in slices]
-        return self.output(hidden, self.attention_output(torch.cat(contexts)))
+        """The whole layer."""
+        context = self.context(*self.query_key_value(hidden))
+        return self.output(hidden, self.attention_output(context))
 
 
 def head_slices(n_heads: int, length: int) -> Iterator[slice]:
