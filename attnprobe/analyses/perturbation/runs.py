@@ -30,7 +30,6 @@ from attnprobe.data import LabelledText
 from attnprobe.errors import BadInput
 from attnprobe.models import LoadedModel
 from attnprobe.readout import Examples, ReadOut
-from attnprobe.text import display_token
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +82,7 @@ class CleanRun:
     @cached_property
     def tokens(self) -> list[str]:
         """The tokens as a person reads them."""
-        reader = self.loaded.reader
-        raw = reader.tokenizer.convert_ids_to_tokens(self.ids.tolist())
-        pairs = zip(raw, self.content.tolist(), strict=True)
-        return [display_token(r, byte_level=reader.byte_level and c) for r, c in pairs]
+        return [self.loaded.reader.label(index) for index in self.ids.tolist()]
 
     @property
     def spots(self) -> list[int] | None:
@@ -110,10 +106,6 @@ class CleanRun:
         """A head's weights at the read-out's row, or their mean over rows where it pools."""
         rows = slice(None) if self.spots is None else self.spots
         return weights[..., rows, :].mean(-2)
-
-    def clamped(self) -> str:
-        """The text in at most 60 characters, for tables."""
-        return self.text if len(self.text) <= 60 else self.text[:59] + "…"
 
 
 def clean_run(readout: ReadOut, text: str | LabelledText) -> CleanRun:
