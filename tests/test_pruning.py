@@ -75,7 +75,7 @@ def test_importance_is_the_mean_absolute_central_difference_of_each_text(tiny_mo
 def test_importance_does_not_depend_on_order_or_batches(classifier, monkeypatch):
     whole = importance.importance(classifier, TEXTS, draws=2)
     backwards = importance.importance(classifier, TEXTS.texts[::-1], draws=2)
-    monkeypatch.setattr(sweeps, "TOKENS", 1)
+    monkeypatch.setattr(sweeps, "TEXT_TOKENS", 1)
     assert len(sweeps.batches(classifier, TEXTS)) == len(TEXTS)
     alone = importance.importance(classifier, TEXTS, draws=2)
     for other in (backwards, alone):
@@ -297,10 +297,10 @@ def test_transfer_of_a_set_to_itself_is_perfect_and_of_a_constant_is_undefined(c
 
 
 def test_a_stop_keeps_the_finished_texts_and_leaves_the_model_unchanged(classifier, monkeypatch):
-    monkeypatch.setattr(sweeps, "TOKENS", 1)
+    monkeypatch.setattr(sweeps, "TEXT_TOKENS", 1)
     before = classifier.log_probabilities(classifier.prepare(TEXTS))
 
-    def stop(done, total):
+    def stop(done, total, partial=None):
         if done >= 5:
             raise Stopped("stopped")
 
@@ -308,13 +308,16 @@ def test_a_stop_keeps_the_finished_texts_and_leaves_the_model_unchanged(classifi
     assert 0 < len(found.numbers) < len(TEXTS)
     whole = effects.one_head_off(classifier, TEXTS)
     torch.testing.assert_close(found.loss, whole.loss[..., list(found.numbers)])
+    went_on = effects.one_head_off(classifier, TEXTS, so_far=found)
+    torch.testing.assert_close(went_on.loss, whole.loss)
+    assert went_on.numbers == whole.numbers
     assert torch.equal(classifier.log_probabilities(classifier.prepare(TEXTS)), before)
     assert not capture.is_watched()
     assert all(parameter.grad is None for parameter in classifier.loaded.model.parameters())
 
 
 def test_a_stop_before_anything_is_finished_is_passed_on(classifier):
-    def stop(done, total):
+    def stop(done, total, partial=None):
         raise Stopped("stopped")
 
     with pytest.raises(Stopped):
@@ -354,6 +357,22 @@ def test_every_point_of_a_curve_is_a_masked_run(classifier):
         with capture.watching(capture.gate(dict.fromkeys(gone, 0.0))):
             found = score(classifier, classifier.log_probabilities(examples), examples)
         assert frame["loss"][removed] == pytest.approx(found.loss.mean().item(), rel=1e-9)
+
+
+def test_a_stopped_curve_keeps_its_texts_and_goes_on_where_it_was(classifier, monkeypatch):
+    monkeypatch.setattr(sweeps, "TEXT_TOKENS", 1)
+    points = curve.points_of({"random": curve.random_orders(6, 3)}, [0, 3, 6], (2, 3))
+
+    def stop(done, total, partial=None):
+        if done > total / 2:
+            raise Stopped("stopped")
+
+    part = curve.evaluated(classifier, TEXTS, points, progress=stop)
+    assert 0 < len(part.numbers) < len(TEXTS)
+    assert part.frame(points)["texts"].unique().tolist() == [len(part.numbers)]
+    whole = curve.evaluated(classifier, TEXTS, points, so_far=part).frame(points)
+    expected = curve.evaluated(classifier, TEXTS, points).frame(points)
+    pd.testing.assert_frame_equal(whole, expected)
 
 
 def test_steps_are_tenths_of_the_heads_or_single_heads():

@@ -5,8 +5,9 @@ resumes from there with edited contexts of one layer: no lower layer is computed
 edited layer's own queries, keys and attention, and the last layer only where the read-out looks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,15 +20,21 @@ from attnprobe.readout import Examples, ReadOut
 
 TOKENS = 768
 """Tokens (variants × texts × positions) of one batch: enough for the cores, few for the caches."""
+TEXT_TOKENS = 256
+"""Tokens (texts × positions) of one batch before variants: small, so that a stop keeps much."""
 
 Contexts = Callable[[Int[Tensor, "variant"]], Float[Tensor, "variant batch head query d_head"]]
 """The edited contexts of one layer for some of the variants, by their numbers."""
 
-Progress = Callable[[int, int], None]
-"""Called with (done, total) after every step; may raise `Stopped`."""
+
+Progress = Callable[..., None]
+"""Called as (done, total) after every step, now and then with the result so far as the third.
+
+It may raise, `Stopped` for one, to end the run.
+"""
 
 
-def no_progress(done: int, total: int) -> None:
+def no_progress(done: int, total: int, partial: Any = None) -> None:
     """For callers that show none."""
 
 
@@ -47,16 +54,22 @@ class Base:
 
 
 def batches(
-    readout: ReadOut, texts: TextSet | Sequence[LabelledText]
+    readout: ReadOut,
+    texts: TextSet | Sequence[LabelledText],
+    known: Collection[int] = (),
 ) -> list[tuple[list[int], Examples]]:
-    """Texts in batches of similar length of about `TOKENS` tokens at most, with their numbers."""
+    """Texts in batches of similar length of about `TEXT_TOKENS` at most, with their numbers.
+
+    Texts whose number is in `known` are left out.
+    """
     items = list(texts.texts if isinstance(texts, TextSet) else texts)
     shapes = [readout.prepare([item]).batch.ids.shape for item in items]
+    wanted = [number for number in range(len(items)) if number not in known]
     groups: list[list[int]] = []
     rows = 0
-    for number in sorted(range(len(items)), key=lambda i: shapes[i][1]):
+    for number in sorted(wanted, key=lambda i: shapes[i][1]):
         rows += shapes[number][0]
-        if not groups or rows * shapes[number][1] > TOKENS:
+        if not groups or rows * shapes[number][1] > TEXT_TOKENS:
             groups.append([])
             rows = shapes[number][0]
         groups[-1].append(number)

@@ -1,7 +1,7 @@
 """Pruning curves: heads removed in some order, loss and metric on texts that chose nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -66,23 +66,62 @@ def rescored_order(
     return torch.tensor(gone)
 
 
-@dataclass(frozen=True)
-class _Point:
+@dataclass(frozen=True, eq=False)
+class Point:
+    """One point of a curve: how many heads of an order are gone, and the gates of that."""
+
     order: str
     repeat: int
     removed: int
-    gates: Tensor
+    gates: Float[Tensor, "layer head"]
+
+    @property
+    def key(self) -> bytes:
+        """The gates as bytes: points of different orders may share them."""
+        return self.gates.numpy().tobytes()
 
 
-def _points(
+def points_of(
     orders: Mapping[str, Sequence[Order]], at: Sequence[int], shape: tuple[int, int]
-) -> Iterator[_Point]:
+) -> list[Point]:
+    """The points of all orders at these numbers of removed heads, of a model of [layer head]."""
+    points = []
     for name, repeats in orders.items():
         for repeat, order in enumerate(repeats):
+            if sorted(order.tolist()) != list(range(shape[0] * shape[1])):
+                raise BadInput(f"an order must name each of the {shape[0] * shape[1]} heads once")
             for removed in at:
                 gates = torch.ones(shape)
                 gates.view(-1)[order[:removed]] = 0
-                yield _Point(name, repeat, removed, gates)
+                points.append(Point(name, repeat, removed, gates))
+    return points
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Scores of every set of gates on the texts that are done, by the gates' bytes."""
+
+    numbers: tuple[int, ...]
+    scores: Mapping[bytes, Scores]
+
+    def frame(self, points: Sequence[Point]) -> pd.DataFrame:
+        """One row per order, repeat and step; see `curve`."""
+        rows = []
+        for point in points:
+            scores = self.scores[point.key]
+            rows.append(
+                {
+                    "order": point.order,
+                    "repeat": point.repeat,
+                    "removed": point.removed,
+                    "share": point.removed / point.gates.numel(),
+                    "loss": float(scores.loss.mean()),
+                    "value": float(scores.metric),
+                    "metric": scores.metric_name,
+                    "texts": len(scores.loss),
+                }
+            )
+        return pd.DataFrame(rows)
 
 
 def curve(
@@ -97,57 +136,44 @@ def curve(
     """Loss and metric with the first heads of each order gone, one row per order and step.
 
     Columns: `order`, `repeat` (which of several orders of that name), `removed`, `share`, `loss`
-    (mean over texts, nats), `value` of the `metric`, `texts`. A `progress` that raises `Stopped`
-    ends the run: the texts finished by then are counted.
+    (mean over texts, nats), `value` of the `metric`, `texts`.
     """
-    shape = readout.loaded.n_layers, readout.loaded.n_heads
-    heads = shape[0] * shape[1]
-    for order in (order for repeats in orders.values() for order in repeats):
-        if sorted(order.tolist()) != list(range(heads)):
-            raise BadInput(f"an order must name each of the {heads} heads once")
-    points = list(_points(orders, at, shape))
-    different = {point.gates.numpy().tobytes(): point.gates for point in points}
-    scores = _evaluated(readout, texts, list(different.values()), instead, progress)
-    found = dict(zip(different, scores, strict=True))
-    return pd.DataFrame(
-        {
-            "order": point.order,
-            "repeat": point.repeat,
-            "removed": point.removed,
-            "share": point.removed / heads,
-            "loss": float(each.loss.mean()),
-            "value": float(each.metric),
-            "metric": each.metric_name,
-            "texts": len(each.loss),
-        }
-        for point in points
-        for each in [found[point.gates.numpy().tobytes()]]
-    )
+    points = points_of(orders, at, (readout.loaded.n_layers, readout.loaded.n_heads))
+    return evaluated(readout, texts, points, instead, progress=progress).frame(points)
 
 
-def _evaluated(
+def evaluated(
     readout: ReadOut,
     texts: TextSet | Sequence[LabelledText],
-    gates: list[Tensor],
-    instead: Replacement,
-    progress: Progress,
-) -> list[Scores]:
-    """Scores over all texts for each set of gates, each set from its lowest edited layer on."""
-    batches = sweeps.batches(readout, texts)
-    parts: list[list[Scores]] = []
+    points: Sequence[Point],
+    instead: Replacement = ablation.zero,
+    *,
+    so_far: Curve | None = None,
+    progress: Progress = no_progress,
+) -> Curve:
+    """Every different set of gates on every text, each set from its lowest edited layer on.
+
+    After each batch of texts `progress` gets the `Curve` so far; if it raises `Stopped`, that is
+    returned. Given back as `so_far`, it is not computed again.
+    """
+    gates = {point.key: point.gates for point in points}
+    batches = sweeps.batches(readout, texts, so_far.numbers if so_far else ())
+    total = len(batches) * len(gates)
+    done = 0
     try:
-        for done, (_, examples) in enumerate(batches):
+        for numbers, examples in batches:
             base = sweeps.unedited(readout, examples)
-            scores: dict[int, Scores] = {}
+            scores: dict[bytes, Scores] = {}
             for some in _runs(gates, sweeps.per_batch(examples)):
-                progress(done * len(gates) + len(scores), len(batches) * len(gates))
-                scores |= zip(some, _scored(base, [gates[i] for i in some], instead), strict=True)
-            parts.append([scores[i] for i in range(len(gates))])
-        progress(len(batches) * len(gates), len(batches) * len(gates))
+                progress(done, total)
+                scores |= zip(some, _scored(base, [gates[k] for k in some], instead), strict=True)
+                done += len(some)
+            so_far = _together(so_far, Curve(tuple(numbers), scores))
+            progress(done, total, so_far)
     except Stopped:
-        if not parts:
+        if so_far is None:
             raise
-    return [_together(part) for part in zip(*parts, strict=True)]
+    return so_far
 
 
 def _start(gates: Tensor) -> int:
@@ -156,9 +182,9 @@ def _start(gates: Tensor) -> int:
     return int(edited[0]) if len(edited) else len(gates)
 
 
-def _runs(gates: list[Tensor], size: int) -> Iterator[list[int]]:
-    """Numbers of gates that run in one batch: neighbours by the layer where they start."""
-    order = sorted(range(len(gates)), key=lambda i: _start(gates[i]))
+def _runs(gates: Mapping[bytes, Tensor], size: int) -> Iterator[list[bytes]]:
+    """Keys of gates that run in one batch: neighbours by the layer where they start."""
+    order = sorted(gates, key=lambda key: _start(gates[key]))
     yield from (order[i : i + size] for i in range(0, len(order), size))
 
 
@@ -173,13 +199,19 @@ def _scored(base: Base, gates: list[Tensor], instead: Replacement) -> list[Score
     return [score(base.readout, each, base.examples, base.log_probabilities) for each in read]
 
 
-def _together(parts: Sequence[Scores]) -> Scores:
-    return Scores(
-        torch.cat([part.loss for part in parts]),
-        torch.cat([part.right for part in parts]),
-        torch.cat([part.spots for part in parts]),
-        parts[0].metric_name,
-    )
+def _together(first: Curve | None, second: Curve) -> Curve:
+    if first is None:
+        return second
+    scores = {key: _joined(first.scores[key], second.scores[key]) for key in second.scores}
+    return Curve((*first.numbers, *second.numbers), scores)
+
+
+def _joined(first: Scores, second: Scores) -> Scores:
+    pairs = {
+        name: torch.cat([getattr(first, name), getattr(second, name)])
+        for name in ("loss", "right", "spots")
+    }
+    return replace(first, **pairs)
 
 
 def first_fall(frame: pd.DataFrame, share: float = 0.9) -> pd.DataFrame:

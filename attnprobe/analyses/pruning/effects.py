@@ -93,14 +93,15 @@ def one_head_off(
     texts: TextSet | Sequence[LabelledText],
     instead: Replacement = ablation.zero,
     *,
+    so_far: Effects | None = None,
     progress: Progress = no_progress,
 ) -> Effects:
     """Every head switched off by itself; variant h of layer l is head l.h off.
 
-    A `progress` that raises `Stopped` ends the run: the texts finished by then are returned.
+    See `layer_by_layer` for `so_far` and `progress`.
     """
-    heads = readout.loaded.n_heads
-    return layer_by_layer(readout, texts, 1 - torch.eye(heads), instead, progress=progress)
+    gates = 1 - torch.eye(readout.loaded.n_heads)
+    return layer_by_layer(readout, texts, gates, instead, so_far=so_far, progress=progress)
 
 
 def all_but_one(
@@ -108,11 +109,12 @@ def all_but_one(
     texts: TextSet | Sequence[LabelledText],
     instead: Replacement = ablation.zero,
     *,
+    so_far: Effects | None = None,
     progress: Progress = no_progress,
 ) -> Effects:
     """In each layer, all heads but one switched off; variant h of layer l keeps head l.h."""
-    heads = readout.loaded.n_heads
-    return layer_by_layer(readout, texts, torch.eye(heads), instead, progress=progress)
+    gates = torch.eye(readout.loaded.n_heads)
+    return layer_by_layer(readout, texts, gates, instead, so_far=so_far, progress=progress)
 
 
 def layer_by_layer(
@@ -121,27 +123,32 @@ def layer_by_layer(
     gates: Float[Tensor, "variant head"],
     instead: Replacement = ablation.zero,
     *,
+    so_far: Effects | None = None,
     progress: Progress = no_progress,
 ) -> Effects:
-    """The same gates on the heads of each layer in turn, the other layers as they are."""
-    batches = sweeps.batches(readout, texts)
+    """The same gates on the heads of each layer in turn, the other layers as they are.
+
+    After each batch of texts `progress` gets the effects so far; if it raises `Stopped`, they are
+    returned. Given back as `so_far`, they are not computed again.
+    """
+    known = set(so_far.numbers) if so_far else set()
+    batches = sweeps.batches(readout, texts, known)
     layers = readout.loaded.n_layers
-    numbers: list[int] = []
-    parts: list[tuple[Scores, list[list[Scores]]]] = []
+    parts = [so_far] if so_far else []
+    total = len(batches) * layers
     try:
-        for done, (group, examples) in enumerate(batches):
+        for done, (numbers, examples) in enumerate(batches):
             base = sweeps.unedited(readout, examples)
             scores = []
             for layer in range(layers):
-                progress(done * layers + layer, len(batches) * layers)
+                progress(done * layers + layer, total)
                 scores.append(_one_layer(base, layer, gates, instead))
-            parts.append((_base_scores(base), scores))
-            numbers += group
-        progress(len(batches) * layers, len(batches) * layers)
+            parts.append(_effects(numbers, base, scores))
+            progress((done + 1) * layers, total, _joined(parts))
     except Stopped:
         if not parts:
             raise
-    return _joined(numbers, parts)
+    return _joined(parts)
 
 
 def _one_layer(base: Base, layer: int, gates: Tensor, instead: Replacement) -> list[Scores]:
@@ -160,31 +167,37 @@ def _one_layer(base: Base, layer: int, gates: Tensor, instead: Replacement) -> l
     ]
 
 
-def _base_scores(base: Base) -> Scores:
-    return score(base.readout, base.log_probabilities, base.examples, base.log_probabilities)
-
-
-def _joined(numbers: list[int], parts: list[tuple[Scores, list[list[Scores]]]]) -> Effects:
-    order = sorted(range(len(numbers)), key=lambda i: numbers[i])
+def _effects(numbers: list[int], base: Base, scores: list[list[Scores]]) -> Effects:
+    plain = score(base.readout, base.log_probabilities, base.examples, base.log_probabilities)
 
     def edited(what: str) -> Tensor:
-        blocks = [
-            torch.stack([torch.stack([getattr(s, what) for s in row]) for row in scores])
-            for _, scores in parts
-        ]
-        return torch.cat(blocks, -1)[..., order].double().cpu()
-
-    def plain(what: str) -> Tensor:
-        return torch.cat([getattr(s, what) for s, _ in parts])[order].double().cpu()
+        rows = [torch.stack([getattr(each, what) for each in row]) for row in scores]
+        return torch.stack(rows).double().cpu()
 
     return Effects(
-        metric_name=parts[0][0].metric_name,
-        numbers=tuple(sorted(numbers)),
+        metric_name=plain.metric_name,
+        numbers=tuple(numbers),
         loss=edited("loss"),
         right=edited("right"),
-        base_loss=plain("loss"),
-        base_right=plain("right"),
-        spots=plain("spots"),
+        base_loss=plain.loss.double().cpu(),
+        base_right=plain.right.double().cpu(),
+        spots=plain.spots.double().cpu(),
+    )
+
+
+def _joined(parts: Sequence[Effects]) -> Effects:
+    """Effects on several batches as one, texts in their own order."""
+    numbers = [number for part in parts for number in part.numbers]
+    order = sorted(range(len(numbers)), key=lambda i: numbers[i])
+
+    def joined(what: str) -> Tensor:
+        return torch.cat([getattr(part, what) for part in parts], -1)[..., order]
+
+    per_text = ("loss", "right", "base_loss", "base_right", "spots")
+    return Effects(
+        metric_name=parts[0].metric_name,
+        numbers=tuple(sorted(numbers)),
+        **{what: joined(what) for what in per_text},
     )
 
 
