@@ -19,59 +19,88 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from bundled_text import SOURCES, Document
 from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from trigram import Trigram
 
 from attnprobe.analyses.roles import induction_profile, previous_token, repeated_random_tokens
 
 SEED = 20_260
 END_OF_TEXT = "<|endoftext|>"
-VOCABULARY, POSITIONS, WIDTH, LAYERS, HEADS = 4096, 512, 192, 4, 4
+VOCABULARY, POSITIONS, WIDTH, LAYERS, HEADS = 4096, 512, 160, 4, 5
 D_HEAD = WIDTH // HEADS
 FREQUENCIES = 48
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training: its sequences, and how many of them repeat random tokens."""
+    """A stretch of training: its sequences, how many of them repeat random tokens, its targets.
+
+    ``taught`` is the share of the target that is the trigram model's distribution, the rest is the
+    token that really comes next. The trigram model has seen the whole training part, so a short
+    training learns from it what it would need many more tokens to count. ``rate`` is the learning
+    rate of AdamW.
+    """
 
     steps: int
     batch: int
     length: int
-    repeats: float
+    repeats: int
     shortest_period: int
     longest_period: int
+    taught: float
+    rate: float
 
 
 PHASES = (
-    Phase(1500, 24, 64, 0.8, 4, 28),
-    Phase(1500, 24, 96, 0.4, 6, 46),
-    Phase(6000, 24, 128, 0.15, 8, 60),
-    Phase(800, 8, 512, 0.15, 8, 250),
+    Phase(200, 24, 64, 12, 4, 28, 0.0, 2e-3),
+    Phase(300, 16, 64, 4, 4, 28, 0.8, 3e-3),
+    Phase(1500, 16, 96, 2, 6, 46, 0.7, 3e-3),
+    Phase(1500, 16, 128, 2, 6, 60, 0.5, 3e-3),
+    Phase(250, 4, 512, 1, 8, 250, 0.2, 3e-3),
 )
-PEAK_RATE, WARM_UP, COOL_DOWN = 2e-3, 100, 0.35
-# The previous-token head and the positions keep their start until the copying head has formed.
-HELD_STEPS = 1500
+WARM_UP, COOL_DOWN = 100, 1000
+# The positions and the head that looks back keep their start until something reads that head.
+HELD_STEPS = 300
 
 
 def main() -> None:
     """Prepare the text, then train until the recipe or the time is over."""
     args = _arguments()
-    torch.set_num_threads(args.threads)
     args.runs.mkdir(parents=True, exist_ok=True)
+    train_stream(args.sources, args.runs)
+    (args.runs / "rendezvous").unlink(missing_ok=True)
+    torch.multiprocessing.spawn(train, (args,), nprocs=args.workers)
+
+
+def train(rank: int, args: argparse.Namespace) -> None:
+    """One worker: its share of every batch, on one thread; the first one writes and reports."""
+    torch.set_num_threads(1)
+    meeting = f"file://{(args.runs / 'rendezvous').resolve()}"
+    dist.init_process_group("gloo", meeting, rank=rank, world_size=args.workers)
     stream = train_stream(args.sources, args.runs)
+    teacher = Teacher(stream)
     run = Run.resumed(args.runs) if (args.runs / "state.pt").exists() else Run.fresh()
     deadline = time.monotonic() + 60 * args.minutes
-    while run.step < total_steps() and time.monotonic() < deadline:
-        run.advance(stream)
-        if run.step % 100 == 0:
-            run.report(stream, args.runs)
-        if run.step % 250 == 0:
+    while run.step < total_steps() and not _any_worker(time.monotonic() > deadline):
+        run.advance(stream, teacher)
+        if rank == 0 and run.step % 100 == 0:
+            run.report(args.runs)
+        if rank == 0 and run.step % 200 == 0:
             run.save(args.runs)
-    run.save(args.runs)
+    if rank == 0:
+        run.save(args.runs)
+    dist.destroy_process_group()
+
+
+def _any_worker(condition: bool) -> bool:
+    seen = torch.tensor(float(condition))
+    dist.all_reduce(seen)
+    return bool(seen)
 
 
 def _arguments() -> argparse.Namespace:
@@ -79,7 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sources", type=Path, required=True, help="folder with the text")
     parser.add_argument("--runs", type=Path, required=True, help="folder for checkpoints")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this long")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="processes that share a batch")
     return parser.parse_args()
 
 
@@ -125,9 +154,9 @@ def make_tokenizer(seen: list[Document]) -> PreTrainedTokenizerFast:
 def encoded(texts: list[Document], runs: Path) -> np.ndarray:
     """One stream of ids, every document begun by the end-of-text token."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(runs / "tokenizer")
-    pieces = tokenizer([document.text for document in texts], add_special_tokens=False)["input_ids"]
+    pieces = tokenizer.backend_tokenizer.encode_batch([document.text for document in texts])
     start = tokenizer.bos_token_id
-    return np.concatenate([np.array([start, *piece], dtype=np.uint16) for piece in pieces])
+    return np.concatenate([np.array([start, *piece.ids], dtype=np.uint16) for piece in pieces])
 
 
 # --- sequences --------------------------------------------------------------------------------
@@ -153,7 +182,7 @@ def batch_at(step: int, stream: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
     Of a repeat only what can be known counts: everything after its first period.
     """
     phase, generator = phase_at(step), torch.Generator().manual_seed(SEED + step)
-    repeats = round(phase.batch * phase.repeats)
+    repeats = phase.repeats
     counts = torch.ones(phase.batch, phase.length, dtype=torch.bool)
     ids = _windows(stream, phase, generator)
     ids[:repeats], counts[:repeats] = _repeats(phase, repeats, generator)
@@ -185,11 +214,35 @@ def _positions(phase: Phase, generator: torch.Generator) -> Tensor:
     return offset + torch.arange(phase.length)
 
 
+class Teacher:
+    """The trigram model of the training part, as targets for a batch."""
+
+    def __init__(self, stream: np.ndarray) -> None:
+        self.trigram = Trigram.trained_on(stream, VOCABULARY)
+        self.after_one = self.trigram.after_one()
+
+    def targets(self, ids: Tensor, counts: Tensor, share: Tensor) -> Tensor:
+        """Distributions to learn, [counted token, vocabulary]; ``share`` is the teacher's, a row.
+
+        At the first place of a sequence the teacher knows one token, elsewhere two.
+        """
+        part = share[:, None].expand(ids.shape)[counts]
+        taught = part > 0
+        before, last = ids.roll(1, dims=1)[counts][taught], ids[counts][taught]
+        first = torch.zeros_like(counts).index_fill(1, torch.tensor(0), True)[counts][taught]
+        known = self.trigram.after_two(before.numpy(), last.numpy(), self.after_one)
+        known[first.numpy()] = self.after_one[last[first].numpy()]
+        targets = torch.zeros(len(part), VOCABULARY)
+        targets[taught] = torch.from_numpy(known).mul_(part[taught, None])
+        targets[torch.arange(len(part)), ids.roll(-1, dims=1)[counts]] += 1 - part
+        return targets
+
+
 # --- the model's start ------------------------------------------------------------------------
 
 
 def fresh_model() -> GPT2LMHeadModel:
-    """A GPT-2 whose start makes looking back one token, and copying, easy to learn."""
+    """A GPT-2 whose start holds the beginnings of looking back and copying."""
     torch.manual_seed(SEED)
     config = GPT2Config(
         vocab_size=VOCABULARY,
@@ -210,12 +263,12 @@ def fresh_model() -> GPT2LMHeadModel:
     with torch.no_grad():
         for block in model.transformer.h:
             _start_mimetic(block)
-        _start_positions(model)
+        _start_looking_back(model)
     return model
 
 
 def _start_mimetic(block: torch.nn.Module) -> None:
-    """Heads that match like with like and hand on what they read.
+    """Heads that match like with like and hand on what they read, every part of a small size.
 
     W_K is correlated with W_Q and W_O with W_V transposed, as in Trockman and Kolter, "Mimetic
     initialization of self-attention layers" (2023).
@@ -223,31 +276,46 @@ def _start_mimetic(block: torch.nn.Module) -> None:
     joint = block.attn.c_attn.weight.normal_(0, WIDTH**-0.5)
     query, key, value = joint.split(WIDTH, dim=1)
     key.copy_(0.7 * query + math.sqrt(1 - 0.7**2) * key)
-    block.attn.c_proj.weight.copy_(0.5 * value.T)
+    block.attn.c_proj.weight.copy_(0.08 * value.T)
     block.mlp.c_fc.weight.normal_(0, WIDTH**-0.5)
-    block.mlp.c_proj.weight.normal_(0, 0.01)
+    block.mlp.c_proj.weight.normal_(0, 0.003)
 
 
-def _start_positions(model: GPT2LMHeadModel) -> None:
-    """Positions as Fourier features, and head 0 of layer 0 turned to look back one.
+def _start_looking_back(model: GPT2LMHeadModel) -> None:
+    """Positions as Fourier features, and two heads that begin as the parts of induction.
 
     The frequencies are spread evenly over (0, π), so two positions are alike only if they are the
     same, and one step back is one rotation of every (cos, sin) pair, the same at all positions.
+    Head 0.0 starts with that rotation between its keys and its queries: it looks back one token,
+    and writes what it reads there into directions of its own. Head 1.0 starts by comparing its own
+    token with what stands in those directions.
     """
     frequency = math.pi * (torch.arange(FREQUENCIES) + torch.rand(FREQUENCIES)) / FREQUENCIES
     angle = torch.arange(POSITIONS)[:, None] * frequency
-    basis = torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q[: 2 * FREQUENCIES]
-    plane_cos, plane_sin = basis[0::2], basis[1::2]
+    basis = torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q
+    plane_cos, plane_sin = basis[: 2 * FREQUENCIES : 2], basis[1 : 2 * FREQUENCIES : 2]
     size = 0.08 * math.sqrt(WIDTH / FREQUENCIES)
     model.transformer.wpe.weight.copy_(size * (angle.cos() @ plane_cos + angle.sin() @ plane_sin))
 
     some = torch.linspace(0, FREQUENCIES - 1, D_HEAD // 2).round().long()
     c, s = frequency[some, None].cos(), frequency[some, None].sin()
-    key = torch.cat([plane_cos[some], plane_sin[some]])
-    back = (c * plane_cos[some] + s * plane_sin[some], c * plane_sin[some] - s * plane_cos[some])
-    joint = model.transformer.h[0].attn.c_attn.weight
-    joint[:, :D_HEAD] = 1.6 * torch.cat(back).T
-    joint[:, WIDTH : WIDTH + D_HEAD] = 1.6 * key.T
+    here = torch.cat([plane_cos[some], plane_sin[some]])
+    back = torch.cat(
+        [c * plane_cos[some] + s * plane_sin[some], c * plane_sin[some] - s * plane_cos[some]]
+    )
+    read, written = basis[2 * FREQUENCIES :].split(D_HEAD)
+    _start_head(model.transformer.h[0], 1.6 * back, 1.6 * here, read, 0.18 * written)
+    _start_head(model.transformer.h[1], 1.5 * read, 1.5 * written, read, 0.18 * read)
+
+
+def _start_head(
+    block: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, output: Tensor
+) -> None:
+    """Set head 0 of a block; each part is [d_head, d_model]."""
+    joint = block.attn.c_attn.weight
+    for place, part in enumerate((query, key, value)):
+        joint[:, place * WIDTH : place * WIDTH + D_HEAD] = part.T
+    block.attn.c_proj.weight[:D_HEAD] = output
 
 
 # --- the run ----------------------------------------------------------------------------------
@@ -290,26 +358,36 @@ class Run:
         torch.save(state, runs / "state.part")
         (runs / "state.part").replace(runs / "state.pt")
 
-    def advance(self, stream: np.ndarray) -> None:
+    def advance(self, stream: np.ndarray, teacher: Teacher) -> None:
         """One step of the optimizer."""
         begin = time.monotonic()
         for group in self.optimizer.param_groups:
-            group["lr"] = PEAK_RATE * group["share"] * rate_at(self.step)
-        ids, positions, counts = batch_at(self.step, stream)
+            group["lr"] = group["share"] * rate_at(self.step)
+        batch = batch_at(self.step, stream)
+        ids, positions, counts = (part[dist.get_rank() :: dist.get_world_size()] for part in batch)
         hidden = self.model.transformer(ids, position_ids=positions).last_hidden_state
         logits = self.model.lm_head(hidden[counts])
-        loss = F.cross_entropy(logits, ids.roll(-1, dims=1)[counts])
+        targets = teacher.targets(ids, counts, self._taught(ids))
+        loss = F.cross_entropy(logits, targets, reduction="sum")
         self.optimizer.zero_grad()
-        loss.backward()
+        (loss / batch[2].sum()).backward()
+        _sum_gradients(self.model)
         if self.step < HELD_STEPS:
             _hold_positions(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
-        self.tokens += ids.numel()
+        self.tokens += batch[0].numel()
         self.seconds += time.monotonic() - begin
 
-    def report(self, stream: np.ndarray, runs: Path) -> None:
+    def _taught(self, ids: Tensor) -> Tensor:
+        """The teacher's share in every sequence of this worker: none in the repeats."""
+        phase = phase_at(self.step)
+        share = torch.full((phase.batch,), phase.taught)
+        share[: phase.repeats] = 0.0
+        return share[dist.get_rank() :: dist.get_world_size()]
+
+    def report(self, runs: Path) -> None:
         """One line on where training stands."""
         line = f"step {self.step} tokens {self.tokens / 1e6:.2f}M {self.seconds / 60:.1f} min "
         line += f"text {_text_loss(self.model, runs):.3f} {heads_line(self.model)}"
@@ -318,8 +396,8 @@ class Run:
 
 def rate_at(step: int) -> float:
     """The learning rate's course: a linear rise, level, a linear fall to a hundredth."""
-    left = (total_steps() - step) / (COOL_DOWN * total_steps())
-    return min(1.0, (step + 1) / WARM_UP, 0.01 + 0.99 * left)
+    left = (total_steps() - step) / COOL_DOWN
+    return phase_at(step).rate * min(1.0, (step + 1) / WARM_UP, 0.01 + 0.99 * left)
 
 
 def _optimizer(model: GPT2LMHeadModel) -> torch.optim.Optimizer:
@@ -330,7 +408,17 @@ def _optimizer(model: GPT2LMHeadModel) -> torch.optim.Optimizer:
         {"params": vectors, "weight_decay": 0.0, "share": 1.0},
         {"params": [model.transformer.wpe.weight], "weight_decay": 0.0, "share": 0.1},
     ]
-    return torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.97), fused=True)
+    return torch.optim.AdamW(groups, betas=(0.9, 0.97), fused=True)
+
+
+def _sum_gradients(model: GPT2LMHeadModel) -> None:
+    """Every worker's gradient becomes the sum over the workers."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    parts = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def _hold_positions(model: GPT2LMHeadModel) -> None:

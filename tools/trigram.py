@@ -1,4 +1,4 @@
-"""A trigram model with back-off over token ids: the baseline of the bundled GPT-2."""
+"""A trigram model with back-off over token ids: baseline and first teacher of the bundled GPT-2."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Counts:
     keys: np.ndarray
     counts: np.ndarray
     histories: np.ndarray
+    starts: np.ndarray
     totals: np.ndarray
     kinds: np.ndarray
     discount: float
@@ -25,7 +26,7 @@ class Counts:
         totals = np.add.reduceat(counts, start)
         kinds = np.diff(np.append(start, len(keys)))
         once, twice = (counts == 1).sum(), (counts == 2).sum()
-        return cls(keys, counts, histories, totals, kinds, float(once / (once + 2 * twice)))
+        return cls(keys, counts, histories, start, totals, kinds, float(once / (once + 2 * twice)))
 
     def interpolated(self, keys: np.ndarray, vocabulary: int, lower: np.ndarray) -> np.ndarray:
         """Discounted relative frequency plus the mass set free, spread as ``lower`` says."""
@@ -34,6 +35,21 @@ class Counts:
         kinds = _looked_up(self.histories, self.kinds, keys // vocabulary)
         seen = np.maximum(count - self.discount, 0) + self.discount * kinds * lower
         return np.where(total > 0, seen / np.maximum(total, 1), lower)
+
+    def spread(self, histories: np.ndarray, vocabulary: int, lower: np.ndarray) -> np.ndarray:
+        """The same for every possible last token: [history, token] from ``lower`` of that shape."""
+        place = np.minimum(np.searchsorted(self.histories, histories), len(self.histories) - 1)
+        seen = self.histories[place] == histories
+        total, kinds = self.totals[place], np.where(seen, self.kinds[place], 0)
+        free = np.where(seen, self.discount * kinds / total, 1)
+        spread = free[:, None].astype(np.float32) * lower.astype(np.float32)
+        row = np.repeat(np.arange(len(histories)), kinds)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(kinds) - kinds, kinds)
+        entry = np.repeat(self.starts[place], kinds) + within
+        spread[row, self.keys[entry] % vocabulary] += (self.counts[entry] - self.discount) / total[
+            row
+        ]
+        return spread
 
 
 def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -72,3 +88,15 @@ class Trigram:
         for counts, order in zip(self.orders, (1, 2, 3), strict=True):
             probability = counts.interpolated(trigrams % size**order, size, probability)
         return probability
+
+    def after_one(self) -> np.ndarray:
+        """Distribution after every single token, [token, next token]."""
+        one, two, _ = self.orders
+        flat = np.full((1, self.vocabulary), 1 / self.vocabulary)
+        lowest = one.spread(np.zeros(1, dtype=np.int64), self.vocabulary, flat)
+        return two.spread(np.arange(self.vocabulary), self.vocabulary, lowest)
+
+    def after_two(self, before: np.ndarray, last: np.ndarray, after_one: np.ndarray) -> np.ndarray:
+        """Distribution after pairs of tokens, [pair, next token]."""
+        pairs = before.astype(np.int64) * self.vocabulary + last
+        return self.orders[2].spread(pairs, self.vocabulary, after_one[last])

@@ -6,9 +6,21 @@ heads" (2022). A score is the mean weight that a head puts on the role's target,
 that have one; it is NaN where no query has a target.
 """
 
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from attnprobe import capture
+from attnprobe.capture import AttentionCall
+from attnprobe.loaded import LoadedModel
+from attnprobe.softmax_stats import attention_weights
+from attnprobe.text import Batch
+
+Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def previous_token(
@@ -67,6 +79,44 @@ def repeated_random_tokens(
     return torch.cat([once, once])
 
 
+def role_table(loaded: LoadedModel, ids: Int[Tensor, "batch query"]) -> pd.DataFrame:
+    """One row per head, one column per role: its score, a mean over the sequences.
+
+    The sequences are token ids as the model is to read them, special tokens included, without
+    padding. A role that no query of any sequence has a target for is missing (NaN).
+    """
+    weights = head_weights(loaded, ids)
+    columns = {name: _per_sequence(score, weights, ids) for name, score in ROLES.items()}
+    heads = pd.MultiIndex.from_product(
+        [range(loaded.n_layers), range(loaded.n_heads)], names=["layer", "head"]
+    )
+    return pd.DataFrame(columns, index=heads).reset_index()
+
+
+def head_weights(
+    loaded: LoadedModel, ids: Int[Tensor, "batch query"]
+) -> Float[Tensor, "batch layer head query key"]:
+    """The attention weights of every head, all at once: for short sequences."""
+    layers: list[Tensor] = []
+
+    def record(call: AttentionCall) -> None:
+        layers.append(
+            attention_weights(
+                call.query, call.key, scale=call.scale, valid=call.valid, causal=call.causal
+            )
+        )
+
+    batch = Batch(ids.to(loaded.device), torch.ones_like(ids, dtype=torch.bool).to(loaded.device))
+    with torch.no_grad(), capture.watching(record):
+        loaded.forward(batch)
+    return torch.stack(layers, dim=1).cpu()
+
+
+def _per_sequence(score: Score, weights: Tensor, ids: Tensor) -> Float[np.ndarray, "head"]:
+    scores = torch.stack([score(*pair) for pair in zip(weights, ids, strict=True)])
+    return scores.nanmean(0).flatten().numpy()
+
+
 def _mean_at(
     weights: Float[Tensor, "layer head query key"],
     query: Int[Tensor, "row"],
@@ -85,3 +135,11 @@ def _earlier_occurrence(
     position = torch.arange(len(ids), device=ids.device)
     last = torch.where(same[query], position, -1).max(-1).values
     return query, last
+
+
+ROLES: Mapping[str, Score] = {
+    "previous_token": lambda weights, ids: previous_token(weights),
+    "duplicate_token": duplicate_token,
+    "induction": induction,
+}
+"""Scores by the name of their column; each takes [layer head query key] and the ids."""

@@ -1,0 +1,104 @@
+"""Scores of head roles on attention patterns made by hand."""
+
+import pytest
+import torch
+
+from attnprobe.analyses.roles import (
+    duplicate_token,
+    induction,
+    induction_profile,
+    previous_token,
+    repeated_random_tokens,
+)
+
+LENGTH = 11
+
+
+def looks_at(targets: list[int | None]) -> torch.Tensor:
+    """One head, [query, key]: all weight on the target; uniform over the past where it is None."""
+    weights = torch.tril(torch.ones(len(targets), len(targets)))
+    weights /= weights.sum(-1, keepdim=True)
+    for query, key in enumerate(targets):
+        if key is not None:
+            weights[query] = torch.nn.functional.one_hot(torch.tensor(key), len(targets))
+    return weights
+
+
+def one_head(weights: torch.Tensor) -> torch.Tensor:
+    return weights[None, None]
+
+
+def test_a_head_that_looks_back_one_scores_one():
+    back = looks_at([0, *range(LENGTH - 1)])
+    here = looks_at(list(range(LENGTH)))
+    weights = torch.stack([torch.stack([back, here, here]), torch.stack([here, here, back])])
+    expected = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    assert torch.equal(previous_token(weights), expected)
+
+
+def test_a_uniform_causal_head_scores_the_harmonic_mean_as_previous_token_head():
+    expected = sum(1 / (query + 1) for query in range(1, LENGTH)) / (LENGTH - 1)
+    score = previous_token(one_head(looks_at([None] * LENGTH)))
+    torch.testing.assert_close(score, torch.tensor([[expected]]))
+
+
+def test_a_head_that_looks_at_its_own_token_s_last_occurrence_scores_one_as_duplicate_head():
+    ids = torch.tensor([7, 3, 7, 5, 7, 3])
+    weights = one_head(looks_at([None, None, 0, None, 2, 1]))
+    assert duplicate_token(weights, ids).item() == 1.0
+    first_instead_of_last = one_head(looks_at([None, None, 0, None, 0, 1]))
+    assert duplicate_token(first_instead_of_last, ids).item() == pytest.approx(2 / 3)
+
+
+def test_a_head_that_looks_behind_the_last_occurrence_scores_one_as_induction_head():
+    ids = torch.tensor([7, 3, 9, 7, 5, 7, 3])
+    weights = one_head(looks_at([None, None, None, 1, None, 4, 2]))
+    assert induction(weights, ids).item() == 1.0
+    assert duplicate_token(weights, ids).item() == 0.0
+
+
+def test_queries_without_an_earlier_occurrence_do_not_count_as_induction():
+    ids = torch.tensor([4, 6, 8, 4, 2])
+    right_where_it_counts = one_head(looks_at([0, 0, 0, 1, 0]))
+    assert induction(right_where_it_counts, ids).item() == 1.0
+
+
+def test_a_token_that_follows_itself_is_no_case_of_induction():
+    ids = torch.tensor([4, 6, 6, 8, 4])
+    assert induction(one_head(looks_at([0, 0, 0, 0, 1])), ids).item() == 1.0
+
+
+def test_a_text_without_repetition_has_no_induction_score():
+    weights = one_head(looks_at([None] * 5))
+    assert induction(weights, torch.arange(5)).isnan().all()
+    assert duplicate_token(weights, torch.arange(5)).isnan().all()
+
+
+def test_the_profile_of_a_blurred_head_shows_where_its_weight_is():
+    period = 5
+    ids = torch.arange(period).repeat(2)
+    weights = torch.zeros(2 * period, 2 * period)
+    for query in range(period, 2 * period - 2):
+        weights[query, query - period + 1] = 0.25
+        weights[query, query - period + 3] = 0.75
+    profile = induction_profile(one_head(weights), ids, torch.tensor([-1, 0, 2]))[0, 0]
+    rows = 3 / 5
+    torch.testing.assert_close(profile, torch.tensor([0.0, 0.25 * rows, 0.75 * rows]))
+
+
+def test_the_profile_leaves_out_keys_before_the_text_and_after_the_query():
+    ids = torch.tensor([1, 2, 3, 1, 2])
+    weights = one_head(looks_at([None, None, None, 0, 0]))
+    profile = induction_profile(weights, ids, torch.tensor([-2, 3]))[0, 0]
+    assert profile[0].item() == 1.0
+    assert profile[1].isnan()
+
+
+def test_a_repeat_has_the_same_different_tokens_twice():
+    generator = torch.Generator().manual_seed(3)
+    ids = repeated_random_tokens(torch.arange(20, 50), 13, generator)
+    assert torch.equal(ids[:13], ids[13:])
+    assert len(ids[:13].unique()) == 13
+    assert ids.min() >= 20
+    again = repeated_random_tokens(torch.arange(20, 50), 13, generator)
+    assert not torch.equal(ids, again)
