@@ -1,0 +1,125 @@
+"""The theory lab's page: every section opens from its link, draws, and judges its claims."""
+
+import re
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attnprobe.errors import BadInput
+from attnprobe.theory import EXPERIMENTS
+from attnprobe.ui.theory import SECTIONS, lab
+from attnprobe.ui.theory.scores import parsed
+
+PAGE = Path(__file__).parents[1] / "pages" / "6_Theory_lab.py"
+
+
+def opened(section, model, **query):
+    app = AppTest.from_file(str(PAGE), default_timeout=60)
+    for key, value in {"section": section, "model": model, **query}.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def charts(app):
+    return len(app.get("vega_lite_chart"))
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_folder):
+    return str(tiny_folder("bert"))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_section_opens_from_its_link_and_judges_its_claims(section, bert):
+    app = opened(section, bert)
+    assert not app.exception
+    assert not app.error
+    assert charts(app) >= 1
+    shown = " ".join(each.value for each in app.markdown)
+    for claim in EXPERIMENTS[section].claims:
+        assert re.search(rf"{claim.id} (reproduced|right|wrong as written)", shown)
+
+
+@pytest.mark.parametrize("section", ["variance", "meaning", "linear", "equivariance"])
+def test_the_switch_adds_the_loaded_models_heads(section, bert):
+    app = opened(section, bert)
+    before = charts(app)
+    for switch in [each for each in app.toggle if "own heads" in each.label]:
+        switch.set_value(True)
+    app.run()
+    assert not app.exception
+    assert not app.error
+    assert charts(app) > before
+
+
+def test_wrong_claims_are_shown_as_wrong_with_the_reason(bert):
+    app = opened("exponent", bert)
+    shown = " ".join(each.value for each in app.markdown)
+    assert "C11 wrong as written" in shown
+    assert "upper bound" in shown
+    table = next(each.value for each in app.dataframe if "right value" in each.value)
+    assert "20.06" in set(table["right value"])
+
+
+def test_a_section_that_is_none_opens_the_first(bert):
+    app = opened("nonsense", bert)
+    assert not app.exception
+    assert any("C1 reproduced" in each.value for each in app.markdown)
+
+
+def test_the_page_works_without_a_model():
+    app = opened("softmax", "no/such-folder")
+    assert not app.exception
+    assert charts(app) >= 3
+
+
+def test_own_scores_are_drawn_and_nonsense_is_one_sentence(bert):
+    app = opened("softmax", bert)
+    preset = next(each for each in app.get("button_group") if each.key == "theory:preset")
+    preset.set_value(["own scores"]).run()
+    assert not app.error
+    app.text_input(key="theory:scores").set_value("1, two").run()
+    assert not app.exception
+    assert "two" in app.error[0].value
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("1, 2;-3", (1, 2, -3)), (" 0.5  1e1 ", (0.5, 10.0))]
+)
+def test_scores_are_read_as_typed(text, numbers):
+    assert parsed(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "1", "nan, 1", "1, 2, x", "inf 3", "1 " * 25])
+def test_what_is_no_row_of_scores_is_refused(text):
+    with pytest.raises(BadInput):
+        parsed(text)
+
+
+@pytest.mark.parametrize("language", lab.LANGUAGES)
+@pytest.mark.parametrize("section", SECTIONS)
+def test_each_language_has_a_text_for_every_part(language, section):
+    introduction, parts = lab.texts(section, language)
+    assert introduction
+    assert len(parts) == len(SECTIONS[section])
+    assert all(title and text for title, text in parts)
+
+
+def test_every_claim_belongs_to_one_part_of_its_own_section():
+    for name, parts in SECTIONS.items():
+        listed = [claim for part in parts for claim in part.claims]
+        assert sorted(listed) == sorted(claim.id for claim in EXPERIMENTS[name].claims)
+    assert list(SECTIONS) == list(EXPERIMENTS)
+
+
+def test_a_run_that_was_started_ends_with_its_figures(bert, monkeypatch):
+    from attnprobe.ui.theory import freezing
+
+    monkeypatch.setattr(freezing, "DIMS", (4, 8))
+    monkeypatch.setattr(freezing, "RATES", (0.5,))
+    app = opened("freezing", bert)
+    before = charts(app)
+    app.button(key="theory phase:start").click().run()
+    assert not app.exception
+    assert charts(app) == before + 2
