@@ -117,6 +117,10 @@ class ReadOut:
         """Each spot's distribution; rows sum to 1."""
         return self.log_probabilities(examples).exp()
 
+    def answer(self, index: int) -> str:
+        """A class as a person reads it: its name, or the token of the vocabulary."""
+        return self.classes[index] if self.classes else self.loaded.reader.label(index)
+
     def _logits(self, examples: Examples) -> Float[Tensor, "spot class"]:
         if self.pooled:
             return _wide(self.head(_mean_pooled(self.loaded.hidden(examples.batch), examples)))

@@ -152,6 +152,13 @@ class Reader:
         display = tuple(display_token(r, byte_level=self.byte_level and not s) for r, s in pairs)
         return Tokens(text, tuple(ids), tuple(raw), display, special, tuple(words), total, window)
 
+    def label(self, token_id: int) -> str:
+        """One id of the vocabulary as a person reads it."""
+        raw = self.tokenizer.convert_ids_to_tokens(token_id)
+        if raw is None:
+            return f"id {token_id}"
+        return display_token(raw, byte_level=self.byte_level and token_id not in self.special_ids)
+
     def batch(self, texts: Sequence[Tokens], *, side: str = "right") -> Batch:
         """Texts padded to the longest on the right (or left), on the CPU."""
         longest = max(len(tokens) for tokens in texts)
