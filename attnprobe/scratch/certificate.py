@@ -2,7 +2,8 @@
 
 What is certified is the traced run, whose numbers the screen shows. Each layer of the twin is fed
 the *model's own* input of that layer and runs free within it, so a mistake turns its own stage red
-and not the whole model above it; the last row, `end to end`, runs free from the token ids.
+and not the whole model above it. Nothing is lost by that: each certified output is the next
+certified input. `end to end`, on request, also runs the twin free from the token ids.
 
 The reference is the twin in float64, and every error is against it. What an error may be is not
 chosen: the same twin is also run in the model's precision, and the model may err `HEADROOM` times
@@ -11,34 +12,17 @@ which flash-attention's kernels are tested). A float64 model has no finer refere
 errs in float32 instead, and the error is scaled by the ratio of the two precisions.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from attnprobe import capture
-from attnprobe.capture import AttentionCall
 from attnprobe.errors import CertificateFailed
 from attnprobe.models import LoadedModel
-from attnprobe.scratch.arithmetic import merge_heads
-from attnprobe.scratch.faults import arithmetic
-from attnprobe.scratch.twin import (
-    TWINS,
-    Attended,
-    Layer,
-    Output,
-    Twin,
-    attend,
-    head_slices,
-    twin_device,
-    twin_of,
-)
+from attnprobe.scratch.gaps import Row, attention_only, observe, plain_precision, whole_model
+from attnprobe.scratch.twin import TWINS
 from attnprobe.text import Tokens
-from attnprobe.trace import Trace, trace
 
 HEADROOM = 4.0
 """How many times the plain arithmetic's own rounding error the model may be away."""
@@ -57,8 +41,6 @@ STAGES = (
     "final output",
     "end to end",
 )
-_ENTRIES = 2**22
-"""Entries of the output that are compared at a time."""
 
 ATTENTION_STAGES = ("raw logits", "scaled logits", "weights", "context")
 """What is certified in families without a twin: attention from the captured q, k and v."""
@@ -69,6 +51,7 @@ def certify(
     text: str | Tokens,
     *,
     faults: Iterable[str] = (),
+    end_to_end: bool = False,
     tick: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
     """One row per layer and stage: layer, stage, max_abs_error, tolerance, ok.
@@ -76,222 +59,39 @@ def certify(
     `layer` is missing for embeddings, final output and end to end. `max_abs_error` is the largest
     absolute difference to the float64 reference, in the stage's own unit. `faults` are names of
     `faults.FAULTS`, put into the reference; the tolerance stays that of the right arithmetic.
-    `tick` is called before each layer and may raise to stop. A family without a twin gets
+    `end_to_end` adds a row for the final output of the twin run alone, which doubles the cost.
+    `tick` is called between layers and may raise to stop. A family without a twin gets
     `ATTENTION_STAGES` only.
     """
     tokens = loaded.read(text) if isinstance(text, str) else text
     faults = tuple(faults)
     with torch.no_grad():
-        run = _observe(loaded, tokens, tick)
-        scope = _whole_model if loaded.family.model_type in TWINS else _attention_only
-        return _frame(loaded, scope(loaded, run, faults, tick))
+        run = observe(loaded, tokens, tick)
+        if loaded.family.model_type in TWINS:
+            rows = whole_model(loaded, run, faults, end_to_end=end_to_end)
+        else:
+            rows = attention_only(loaded, run, faults)
+        return _frame(loaded, _ticking(rows, tick or _nothing))
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """The traced forward pass: what the screen shows, and every layer's input and output."""
-
-    trace: Trace
-    hidden: list[Float[Tensor, "position d_model"]]
-    sdpa: list[Float[Tensor, "head query d_head"]]
-
-    @property
-    def projected(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each [layer head position d_head]."""
-        return self.trace.queries, self.trace.keys, self.trace.values
-
-    def matrices(self, layer: int, heads: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Raw logits, scaled logits and weights of some heads, as the trace shows them."""
-        shown = (self.trace.raw_logits, self.trace.scaled_logits, self.trace.weights)
-        numbers = range(self.trace.n_heads)[heads]
-        raw, scaled, weights = (torch.stack([f(layer, h) for h in numbers]) for f in shown)
-        return raw, scaled, weights
+def _nothing() -> None:
+    """The tick of a run that nobody wants to stop."""
 
 
-def _observe(loaded: LoadedModel, tokens: Tokens, tick: Callable[[], None] | None) -> _Run:
-    hidden: list[Tensor] = []
-    sdpa: list[Tensor] = []
-
-    def keep_context(call: AttentionCall) -> None:
-        sdpa.append(call.context()[0])
-
-    watcher = None if loaded.family.model_type in TWINS else keep_context
-    with capture.watching(watcher, keep=hidden, tick=tick):
-        traced = trace(loaded, tokens, spectral=False)
-    return _Run(traced, [h[0].to(twin_device(loaded)) for h in hidden], sdpa)
+def _ticking(rows: Iterable[Row], tick: Callable[[], None]) -> list[Row]:
+    """All rows, with a chance to stop after each."""
+    done = []
+    for row in rows:
+        tick()
+        done.append(row)
+    return done
 
 
-def _plain_precision(loaded: LoadedModel) -> torch.dtype:
-    """The precision whose rounding is measured: the model's own, float32 for a float64 model."""
-    return torch.float32 if loaded.dtype == torch.float64 else loaded.dtype
-
-
-Gap = Float[Tensor, "3"]
-"""A stage's largest |model − reference|, |rounded − right| and |right|."""
-
-Gaps = dict[str, Gap]
-
-
-def _gap(model: Tensor, twins: Sequence[Tensor]) -> Gap:
-    """`twins` are the reference in float64 and, last, its rounded form in a plain precision.
-
-    With faults the reference is the faulty one, and the right one stands between them.
-    """
-    reference, right, rounded = twins[0], twins[-2], twins[-1]
-    model = model.to(reference.device).to(reference.dtype).reshape(reference.shape)
-    return torch.stack(list(map(_size, (model - reference, rounded - right, right))))
-
-
-def _size(x: Tensor) -> Float[Tensor, ""]:
-    """The largest absolute entry, in one pass and without a copy; NaN if there is one."""
-    low, high = x.aminmax()
-    return torch.maximum(-low, high)
-
-
-def _matrix_gaps(run: _Run, layer: int, heads: slice, twins: Sequence[Attended]) -> Gaps:
-    """The three query × key stages of some heads."""
-    forms = [(twin.raw_logits, twin.scaled_logits, twin.weights) for twin in twins]
-    shown = run.matrices(layer, heads)
-    stages = ("raw logits", "scaled logits", "weights")
-    return {
-        stage: _gap(model, twin)
-        for stage, model, twin in zip(stages, shown, zip(*forms, strict=True), strict=True)
-    }
-
-
-def _largest(parts: Sequence[Gaps]) -> Gaps:
-    """The gaps of all heads from those of some heads each; NaN stays NaN."""
-    return {stage: torch.stack([part[stage] for part in parts]).amax(0) for stage in parts[0]}
-
-
-def _attention_gaps(
-    run: _Run, layer: int, attend_heads: Sequence[Callable[[slice], Attended]]
-) -> tuple[Gaps, list[Float[Tensor, "head query d_head"]]]:
-    """The query × key stages, some heads at a time, and each twin's context."""
-    parts, contexts = [], [[] for _ in attend_heads]
-    for heads in head_slices(run.trace.n_heads, len(run.trace.tokens)):
-        attended = [attend_some(heads) for attend_some in attend_heads]
-        parts.append(_matrix_gaps(run, layer, heads, attended))
-        for mine, twin in zip(contexts, attended, strict=True):
-            mine.append(twin.context)
-    return _largest(parts), [torch.cat(mine) for mine in contexts]
-
-
-def _layer_gaps(
-    loaded: LoadedModel, run: _Run, layers: Sequence[Layer], free: Sequence[Tensor]
-) -> tuple[Gaps, list[Float[Tensor, "position d_model"]]]:
-    """Every stage of one layer from the model's own input, and the twins' free runs one layer on.
-
-    The rows of both go through the twin together: all but attention is done row by row.
-    """
-    index, length = layers[0].index, len(run.trace.tokens)
-    hidden, after = run.hidden[index : index + 2]
-    fed = [torch.cat([hidden.to(mine.dtype), mine]) for mine in free]
-    projected = [layer.query_key_value(rows) for layer, rows in zip(layers, fed, strict=True)]
-    own = [[part[:, :length] for part in parts] for parts in projected]
-    loose = [[part[:, length:] for part in parts] for parts in projected]
-    attend_heads = [partial(_attend, *pair) for pair in zip(layers, own, strict=True)]
-    matrices, contexts = _attention_gaps(run, index, attend_heads)
-    joint = [
-        torch.cat([context, layer.context(*parts)], 1)
-        for layer, context, parts in zip(layers, contexts, loose, strict=True)
-    ]
-    attention = [
-        layer.attention_output(context) for layer, context in zip(layers, joint, strict=True)
-    ]
-    outputs = [layer.output(*pair) for layer, *pair in zip(layers, fed, attention, strict=True)]
-    project = loaded.family.output_projection(loaded.model, index)
-    context = run.trace.contexts[index]
-    gaps = {
-        **{
-            stage: _gap(model[index], twins)
-            for stage, model, twins in zip(
-                STAGES[1:4], run.projected, zip(*own, strict=True), strict=True
-            )
-        },
-        **matrices,
-        "context": _gap(context, contexts),
-        "attention output": _gap(project(merge_heads(context)), [a[:length] for a in attention]),
-        "layer output": _gap(after, [output[:length] for output in outputs]),
-    }
-    return gaps, [output[length:] for output in outputs]
-
-
-def _attend(layer: Layer, projected: Sequence[Tensor], heads: slice) -> Attended:
-    return layer.attend(*(part[heads] for part in projected))
-
-
-def _twins(loaded: LoadedModel, faults: tuple[str, ...]) -> list[Twin]:
-    """The reference with its faults if there are any, the right reference, the plain precision."""
-    exact = partial(twin_of, loaded, dtype=torch.float64)
-    faulty = [exact(faults=faults)] if faults else []
-    return [*faulty, exact(), twin_of(loaded, dtype=_plain_precision(loaded))]
-
-
-def _whole_model(
-    loaded: LoadedModel, run: _Run, faults: tuple[str, ...], tick: Callable[[], None] | None
-) -> Iterator[tuple[int | None, str, Gap]]:
-    twins = _twins(loaded, faults)
-    ids = torch.tensor(run.trace.tokens.ids, device=run.hidden[0].device)
-    free = [twin.embeddings(ids) for twin in twins]
-    yield None, "embeddings", _gap(run.hidden[0], free)
-    for index in range(loaded.n_layers):
-        if tick:
-            tick()
-        layers = [twin.layer(index) for twin in twins]
-        gaps, free = _layer_gaps(loaded, run, layers, free)
-        for stage, gap in gaps.items():
-            yield index, stage, gap
-    heads = [twin.output() for twin in twins]
-    fed = [head.rows(run.hidden[-1], ids) for head in heads]
-    yield None, "final output", _output_gap(run, heads, fed)
-    fed = [head.rows(hidden, ids) for head, hidden in zip(heads, free, strict=True)]
-    yield None, "end to end", _output_gap(run, heads, fed)
-
-
-def _output_gap(run: _Run, heads: Sequence[Output], fed: Sequence[Tensor]) -> Gap:
-    """The model's output against what the twins' heads make of rows, some rows at a time."""
-    model = run.trace.output.reshape(len(fed[0]), -1)
-    step = max(1, _ENTRIES // model.shape[1])
-    parts = [
-        _gap(some[0], [head(rows) for head, rows in zip(heads, some[1:], strict=True)])
-        for some in zip(model.split(step), *(rows.split(step) for rows in fed), strict=True)
-    ]
-    return torch.stack(parts).amax(0)
-
-
-def _attention_only(
-    loaded: LoadedModel, run: _Run, faults: tuple[str, ...], tick: Callable[[], None] | None
-) -> Iterator[tuple[int, str, Gap]]:
-    """softmax(mask(QKᵀ · scale))·V of the captured tensors against the model's own context."""
-    faulty = [(torch.float64, faults)] if faults else []
-    forms = [*faulty, (torch.float64, ()), (_plain_precision(loaded), ())]
-    for layer in range(loaded.n_layers):
-        if tick:
-            tick()
-        attend_heads = [partial(_attend_captured, run, layer, *form) for form in forms]
-        gaps, contexts = _attention_gaps(run, layer, attend_heads)
-        for stage, gap in gaps.items():
-            yield layer, stage, gap
-        yield layer, "context", _gap(run.sdpa[layer], contexts)
-
-
-def _attend_captured(
-    run: _Run, layer: int, dtype: torch.dtype, faults: tuple[str, ...], heads: slice
-) -> Attended:
-    device = run.hidden[0].device
-    query, key, value = (part[layer, heads].to(device).to(dtype) for part in run.projected)
-    return attend(
-        query, key, value,
-        scale=run.trace.scales[layer], causal=run.trace.causal, ops=arithmetic(faults),
-    )  # fmt: skip
-
-
-def _frame(loaded: LoadedModel, rows: Iterable[tuple[int | None, str, Gap]]) -> pd.DataFrame:
+def _frame(loaded: LoadedModel, rows: Sequence[Row]) -> pd.DataFrame:
     layers, stages, gaps = zip(*rows, strict=True)
     error, rounding, magnitude = torch.stack(gaps).cpu().numpy().T
     unit = torch.finfo(loaded.dtype).eps
-    share = unit / torch.finfo(_plain_precision(loaded)).eps
+    share = unit / torch.finfo(plain_precision(loaded)).eps
     tolerance = HEADROOM * share * rounding + unit * magnitude
     return pd.DataFrame(
         {
