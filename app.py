@@ -29,10 +29,11 @@ with ui.page("Overview", question="What do the heads of this model do on this te
     metric = st.selectbox(
         "Colour by",
         COLOURED_BY,
-        format_func=lambda key: METRICS[key].title,
+        format_func=lambda key: f"Coloured by {METRICS[key].title}",
         key="atlas_metric",
         persist_state="session",
-        width=320,
+        label_visibility="collapsed",
+        width=360,
     )
     table = ui.head_table(view)
     with st.container(horizontal=True):

@@ -39,10 +39,6 @@ class Head:
     def tokens(self) -> tuple[str, ...]:
         return self.view.tokens.display
 
-    @property
-    def name(self) -> str:
-        return f"{self.view.layer}.{self.view.head}"
-
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The numbers as a table, one line per cell."""
@@ -96,12 +92,11 @@ def numbers(view: View, trace: Trace, table: pd.DataFrame) -> None:
 
 
 NUMBERS = {
-    "Entropy, nats": "entropy",
+    "Entropy (nats)": "entropy",
     "Effective keys": "effective_keys",
     "Peak": "peak",
     "Saturated rows": "saturated",
     "Jacobian ‖J‖": "jacobian_frobenius",
-    "Logit spread": "scaled_std",
 }
 
 
@@ -118,7 +113,7 @@ def token_map(head: Head) -> None:
     """The map with its row statistics; a click pins a row, a drag zooms."""
     n, row, zoom = len(head.tokens), pinned(head), zoomed(head)
     figure = map_figure(head, row)
-    title = f"Token map of head {head.name}"
+    title = f"Layer {head.view.layer}, head {head.view.head}: {head.quantity.label}"
     with card(title, caption=map_caption(head, zoom), export=figure):
         event = components.heatmap(
             head.values,
@@ -201,7 +196,7 @@ def pinned_row(head: Head) -> None:
     frame = frame[frame["query"] == row]
 
     def chart(mode: figures.Mode):
-        return figures.row_bars(frame, head.quantity, mode=mode, width=420, height=220)
+        return figures.row_bars(frame, head.quantity, mode=mode, width=420, height=150)
 
     figure = Figure(
         name=f"row-{row}-{head.quantity.name}",
@@ -217,7 +212,7 @@ def pinned_row(head: Head) -> None:
         st.dataframe(
             row_table(head, row),
             hide_index=True,
-            height=300,
+            height="stretch",
             column_config={
                 "weight": st.column_config.ProgressColumn("weight", format="%.4f", max_value=1.0)
             },
@@ -327,7 +322,7 @@ def lines(view: View, trace: Trace) -> None:
         alt="Lines from query tokens to the key tokens that they look at.",
         provenance=provenance(view, layer=view.layer, head=view.head, threshold=least),
     )
-    with card(f"Lines of head {head.name}", caption=figure.caption, export=figure):
+    with card("Who looks at whom", caption=figure.caption, export=figure):
         st.slider("Least weight", 0.0, 0.5, 0.05, 0.01, key="least", persist_state="session")
         with st.container(height=420 if len(head.tokens) > 18 else "content", border=False):
             clicked = components.lines(

@@ -29,14 +29,15 @@ def what_is_loaded(loaded: LoadedModel, title: str) -> None:
         ),
     )
     sees = "each token sees itself and earlier ones" if loaded.causal else "every token sees all"
-    facts = [
+    facts = (
         f"**{plain(title)}**: {loaded.family.model_type}, {loaded.head_kind}, {sees}",
         plain(loaded.origin),
         f"licence {plain(loaded.licence or 'not stated')}",
         f"{loaded.precision} on {loaded.device}",
-        *map(plain, loaded.notes),
-    ]
+    )
     st.caption(" · ".join(facts))
+    for note in loaded.notes:
+        st.caption(f":material/info: {plain(note)}")
 
 
 def short(count: int) -> str:
@@ -77,7 +78,7 @@ def heads(table: pd.DataFrame, q: Quantity) -> dict | None:
         event = st.dataframe(
             frame,
             hide_index=True,
-            height=430,
+            height="stretch",
             column_config=config,
             on_select="rerun",
             selection_mode="single-row",

@@ -75,6 +75,8 @@ def draw(
     `width="stretch"` is for charts without square cells: they fill their card.
     """
     chart = figure.chart(view.mode)
+    if width == "stretch":
+        chart = chart.properties(autosize={"type": "fit-x", "contains": "padding"})
     look = {"theme": None, "width": width}
     if not selectable:
         st.altair_chart(chart, key=key, **look)

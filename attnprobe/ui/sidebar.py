@@ -85,7 +85,7 @@ def contents() -> None:
     files = sorted((HOME / "pages").glob("[0-9]*.py"))
     links = [("app.py", "Overview", "home")]
     links += [(f"pages/{path.name}", title_of(path), _ICONS.get(title_of(path))) for path in files]
-    with st.container(gap=None):
+    with st.container(gap="xxsmall"):
         for file, title, icon in links:
             # A page that is run by itself, without app.py, has no others to link to.
             with suppress(StreamlitPageNotFoundError):

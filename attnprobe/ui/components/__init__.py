@@ -55,7 +55,7 @@ class Strip:
     """A number per query, drawn as bars beside the map; undefined as NaN."""
 
     title: str
-    values: Sequence[float]
+    values: pd.Series
     most: float
 
 

@@ -69,7 +69,7 @@ function strokes(pen, view, left, right, style) {
   pen.lineCap = "round";
   const y = (token) => view.head + (token + 0.5) * view.step;
   for (let i = 0; i < view.query.length; i++) {
-    pen.globalAlpha = shown(view, i) ? 0.12 + 0.88 * view.ink[i] : 0.03;
+    pen.globalAlpha = shown(view, i) ? 0.12 + 0.88 * view.ink[i] : 0.07;
     pen.lineWidth = 0.6 + 4.4 * view.ink[i];
     const middle = (left + right) / 2;
     pen.beginPath();
