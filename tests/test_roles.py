@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from attnprobe.analyses.roles import (
     duplicate_token,
@@ -9,6 +10,7 @@ from attnprobe.analyses.roles import (
     induction_profile,
     previous_token,
     repeated_random_tokens,
+    role_table,
 )
 
 LENGTH = 11
@@ -102,3 +104,21 @@ def test_a_repeat_has_the_same_different_tokens_twice():
     assert ids.min() >= 20
     again = repeated_random_tokens(torch.arange(20, 50), 13, generator)
     assert not torch.equal(ids, again)
+
+
+def test_the_table_of_a_model_agrees_with_its_eager_attention(tiny_model, tiny_folder):
+    loaded = tiny_model("gpt2")
+    ids = torch.tensor([[5, 9, 2, 5, 9, 2, 7], [3, 3, 8, 1, 3, 8, 4]])
+    eager = AutoModelForCausalLM.from_pretrained(tiny_folder("gpt2"), attn_implementation="eager")
+    with torch.no_grad():
+        weights = torch.stack(eager.eval()(ids, output_attentions=True).attentions, dim=1)
+    table = role_table(loaded, ids)
+    assert len(table) == loaded.n_layers * loaded.n_heads
+    for row in table.itertuples():
+        one, other = weights[:, row.layer, row.head]
+        previous = (one.diagonal(-1).mean() + other.diagonal(-1).mean()) / 2
+        copied = (one[[3, 4, 5], [1, 2, 3]].mean() + other[[4, 5], [2, 3]].mean()) / 2
+        same = (one[[3, 4, 5], [0, 1, 2]].mean() + other[[1, 4, 5], [0, 1, 2]].mean()) / 2
+        assert row.previous_token == pytest.approx(previous.item(), abs=1e-6)
+        assert row.induction == pytest.approx(copied.item(), abs=1e-6)
+        assert row.duplicate_token == pytest.approx(same.item(), abs=1e-6)

@@ -26,7 +26,9 @@ class Counts:
         totals = np.add.reduceat(counts, start)
         kinds = np.diff(np.append(start, len(keys)))
         once, twice = (counts == 1).sum(), (counts == 2).sum()
-        return cls(keys, counts, histories, start, totals, kinds, float(once / (once + 2 * twice)))
+        return cls(
+            keys, counts, histories, start, totals, kinds, float(once / max(once + 2 * twice, 1))
+        )
 
     def interpolated(self, keys: np.ndarray, vocabulary: int, lower: np.ndarray) -> np.ndarray:
         """Discounted relative frequency plus the mass set free, spread as ``lower`` says."""
