@@ -9,6 +9,7 @@ from typing import Literal
 
 Kind = Literal["sequential", "diverging"]
 Scale = Literal["linear", "sqrt", "log"]
+Number = int | float
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Quantity:
     label: str
     unit: str = ""
     kind: Kind = "sequential"
-    domain: tuple[float | None, float | None] = (None, None)
+    domain: tuple[Number | None, Number | None] = (None, None)
     definition: str = ""
     format: str = ".3g"
     scale: Scale = "linear"

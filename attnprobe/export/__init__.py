@@ -8,6 +8,7 @@ text in PDF, as "#" lines above the data in CSV.
 from attnprobe.export.figure import FORMATS, Figure, Format, Provenance, file_name
 from attnprobe.export.files import write
 from attnprobe.export.render import bundle, render, report
+from attnprobe.export.scripts import font_note
 
 __all__ = [
     "FORMATS",
@@ -16,6 +17,7 @@ __all__ = [
     "Provenance",
     "bundle",
     "file_name",
+    "font_note",
     "render",
     "report",
     "write",

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import altair as alt
 
@@ -26,7 +26,7 @@ SECONDS = 300.0
 class Converter:
     """A running converter; use it as a context manager. Not for several threads at once."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Converter":
         # -P: the folder of the script must not shadow the standard library.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER), str(FONTS)],

@@ -54,10 +54,10 @@ class Provenance:
             "Text": ", ".join(filter(None, [size, digest])),
             "Certificate": self.certificate,
             "Excluded": self.excluded,
-            **{name.capitalize(): str(value) for name, value in self.extra.items()},
+            **{name.capitalize(): _clean(value) for name, value in self.extra.items()},
             "Made with": made,
         }
-        return [prose(f"{name}: {value}") for name, value in facts.items() if value]
+        return [prose(f"{name}: {value}") for name, value in facts.items() if value != ""]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def file_name(figure: Figure, format: Format) -> str:
     return "_".join(filter(None, map(_slug, parts))) + f".{format}"
 
 
-def prose(text: str) -> str:
+def prose(text: object) -> str:
     """Running text as one line without characters that a file cannot hold."""
     return safe_label(" ".join(str(text).split()), LONGEST)
 
@@ -101,5 +101,6 @@ def _clean(value: Any) -> Any:
         return {prose(str(k)): _clean(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_clean(v) for v in value]
-    number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    return value if number else prose(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return "undefined"
+    return value if isinstance(value, int | float) else prose(value)

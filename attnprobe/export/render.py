@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from attnprobe.errors import BadInput, ExportFailed
+from attnprobe.errors import ExportFailed
 from attnprobe.export.converter import Converter
-from attnprobe.export.figure import FORMATS, Figure, Format, file_name, prose
+from attnprobe.export.figure import Figure, Format, file_name, prose
 from attnprobe.export.sheet import (
     FONT,
     crisp,
@@ -28,14 +28,12 @@ from attnprobe.export.table import to_csv
 from attnprobe.figures import fig_config
 
 PNG_SCALE = 2.0
-# Stamped on every entry of a zip, so that equal figures give equal bytes.
+# Stamped on every entry of a zip: the hour of the export is no part of a figure.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def render(figure: Figure, format: Format) -> bytes:
     """One figure as the bytes of an SVG, PDF, PNG or CSV file with caption and provenance in it."""
-    if format not in FORMATS:
-        raise BadInput(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
     if format == "csv":
         return to_csv(figure)
     with Converter() as converter:
@@ -43,7 +41,10 @@ def render(figure: Figure, format: Format) -> bytes:
 
 
 def bundle(figures: Sequence[Figure]) -> bytes:
-    """All figures in all formats as one zip; equal figures give equal bytes."""
+    """All figures in all formats as one zip.
+
+    Equal figures give equal bytes, but for the PDFs: their objects come in another order each time.
+    """
     buffer = io.BytesIO()
     with Converter() as converter, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for stem, figure in zip(_stems(figures), figures, strict=True):
@@ -87,12 +88,16 @@ def spec_of(figure: Figure) -> dict[str, Any]:
 
 
 def _pdf(converter: Converter, svg: str, figure: Figure) -> bytes:
-    """A PDF with real text; should a font not embed, a picture of the same page."""
+    """A PDF with real text; should a font not embed, a picture of the same page.
+
+    The picture comes from a converter of its own, for the first may have ended with its refusal.
+    """
     page = text_of(without_emoji(_parsed(svg)))
     try:
         return converter.pdf(page)
     except ExportFailed:
-        return _picture_pdf(converter.png(page, PNG_SCALE), figure)
+        with Converter() as fresh:
+            return _picture_pdf(fresh.png(page, PNG_SCALE), figure)
 
 
 def _picture_pdf(png: bytes, figure: Figure) -> bytes:

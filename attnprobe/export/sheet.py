@@ -12,6 +12,7 @@ from PIL import ImageFont
 from attnprobe.export.converter import FONTS
 from attnprobe.export.figure import Figure, prose
 from attnprobe.figures import COLOURS, Mode
+from attnprobe.metrics import Number
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
@@ -87,15 +88,15 @@ def _svg(tag: str) -> str:
     return f"{{{SVG}}}{tag}"
 
 
-def _frame(size: tuple[float, float]) -> dict[str, str]:
+def _frame(size: tuple[Number, Number]) -> dict[str, str]:
     width, height = (f"{side:g}" for side in size)
     view = f"0 0 {width} {height}"
     return {"version": "1.1", "role": "img", "width": width, "height": height, "viewBox": view}
 
 
 def _paragraphs(
-    texts: list[str], face: tuple[float, float], colour: str, width: float, top: float
-) -> tuple[list[ET.Element], float]:
+    texts: list[str], face: tuple[Number, Number], colour: str, width: Number, top: Number
+) -> tuple[list[ET.Element], Number]:
     """Wrapped text elements from the line `top` down, and where the next line would stand."""
     size, leading = face
     made = []
@@ -108,7 +109,7 @@ def _paragraphs(
     return made, top
 
 
-def wrapped(text: str, size: float, width: float) -> Iterator[str]:
+def wrapped(text: str, size: Number, width: Number) -> Iterator[str]:
     """Lines of at most `width` px; a word that is longer than a line is cut."""
     line = ""
     for word in text.split():
@@ -122,7 +123,7 @@ def wrapped(text: str, size: float, width: float) -> Iterator[str]:
         yield line
 
 
-def _pieces(word: str, size: float, width: float) -> Iterator[str]:
+def _pieces(word: str, size: Number, width: Number) -> Iterator[str]:
     piece = ""
     for char in word:
         if piece and length(piece + char, size) > width:
@@ -132,7 +133,7 @@ def _pieces(word: str, size: float, width: float) -> Iterator[str]:
     yield piece
 
 
-def length(text: str, size: float) -> float:
+def length(text: str, size: Number) -> Number:
     """How wide the file's own font sets `text`, px; a full-width character counts one em."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     narrow = "".join(c for c in text if unicodedata.east_asian_width(c) not in "WF")

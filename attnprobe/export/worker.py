@@ -33,8 +33,9 @@ def answer(line: bytes) -> tuple[bytes, bytes]:
     request = json.loads(line)
     try:
         return b"ok", ACTS[request["act"]](request)
-    except ValueError as error:
-        return b"failed", str(error).encode()
+    except (ValueError, RuntimeError) as error:
+        # The rest is a stack of the converter's own.
+        return b"failed", str(error).split("\n\n")[0].replace("\n", " ").encode()
 
 
 def main(fonts: str) -> None:

@@ -85,7 +85,7 @@ def thumbnails(
         *_tile_layers(tiles, name, size),
         colour_bar(scale, scale.legend(min(260, max(140, width)))),
     ]
-    for left, top in tiles.loc[tiles[name] == selected, ["left", "top"]].to_numpy():
+    for left, top in tiles.loc[tiles[name] == selected, ["left", "top"]].to_numpy().tolist():
         layers += outline(left, top, left + size, top + size, mode)
     return themed(
         alt.layer(*layers, width=width, height=int(tiles["top"].max()) + size),
@@ -171,7 +171,7 @@ def _tile_layers(tiles: pd.DataFrame, name: str, size: int) -> list[alt.Chart]:
     pixels = alt.Scale(domain=[0, 1], range=[0, 1], nice=False, zero=False)
     x = alt.X("left:Q", scale=pixels, axis=None)
     y = alt.Y("top:Q", scale=pixels, axis=None)
-    base = alt.Chart(alt.InlineData(values=tiles.to_dict("records"))).encode(x=x, y=y)
+    base = alt.Chart({"values": tiles.to_dict("records")}).encode(x=x, y=y)
     corner = {"align": "left", "baseline": "top", "width": size, "height": size}
     pick = alt.selection_point(name=SELECTION, fields=[name], on="click", clear=False, toggle=False)
     return [

@@ -57,7 +57,7 @@ def bars(
     if interval:
         low, high = interval
         whisker = base.mark_rule(color=c.text, strokeWidth=1.5)
-        layers.append(whisker.encode(x=across(q, other=low, zero=True), x2=high))
+        layers.append(whisker.encode(x=across(q, other=low, zero=True), x2=f"{high}:Q"))
     return themed(
         alt.layer(*layers, width=width, height=max(1, len(labels)) * _ROW),
         mode,

@@ -8,9 +8,9 @@ import altair as alt
 import numpy as np
 
 from attnprobe.figures.theme import COLOURS, PALETTES, Mode
-from attnprobe.metrics import Quantity
+from attnprobe.metrics import Number, Quantity
 
-Limits = tuple[float, float]
+Limits = tuple[Number, Number]
 
 _TRANSFORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "linear": np.asarray,
@@ -140,7 +140,7 @@ def _spread(limits: Limits) -> Limits:
     return (low, high) if high > low else (low, low + (abs(low) or 1.0))
 
 
-def tidy(value: float, form: str) -> str:
+def tidy(value: Number, form: str) -> str:
     """A number as a figure prints it, with a real minus sign."""
     shown = format(round(value) if form == "d" else value + 0.0, form)
     return shown.replace("-", "−")

@@ -48,7 +48,7 @@ def curves(
 def _band(base: alt.Chart, q: Quantity, band: tuple[str, str]) -> alt.Chart:
     low, high = band
     area = base.mark_area(opacity=0.18, strokeWidth=0, clip=True, tooltip=None)
-    return area.encode(y=upward(q, other=low), y2=high)
+    return area.encode(y=upward(q, other=low), y2=f"{high}:Q")
 
 
 def points_out(frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode) -> list[alt.Chart]:

@@ -59,7 +59,7 @@ def histogram(
         chart = line.encode(y=upward(_SHARE), **series(frame, by, mode))
     else:
         bars = base.mark_rect(fill=COLOURS[mode].accent, stroke=COLOURS[mode].page, strokeWidth=0.5)
-        chart = bars.encode(x2="right", y=upward(_SHARE), y2=alt.datum(0))
+        chart = bars.encode(x2="right:Q", y=upward(_SHARE), y2=alt.datum(0))
     return themed(chart, mode, alt_text=f"Histogram of {q.title}.")
 
 
@@ -107,11 +107,11 @@ def boxes(
     pick = alt.selection_point(name="cell", fields=[by], on="click", clear=False, toggle=False)
     y = {name: upward(q, other=name) for name in QUANTILES}
     layers = [
-        base.mark_rule(strokeWidth=1.5).encode(y=y["low"], y2="high"),
+        base.mark_rule(strokeWidth=1.5).encode(y=y["low"], y2="high:Q"),
         base.mark_bar(size=thick, cursor="pointer", stroke=c.page, strokeWidth=1)
         .encode(
             y=y["q1"],
-            y2="q3",
+            y2="q3:Q",
             color=alt.condition("datum.chosen", alt.value(c.categories[1]), alt.value(c.accent)),
         )
         .add_params(pick),

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import altair as alt
 
+from attnprobe.metrics import Number
+
 LONGEST = 200
 _VISIBLE = {"\n": "↵", "\r": "␍", "\t": "⇥"}
 # Cc controls, Cf formats (zero width, bidi), Cs surrogates, Cn unassigned and non-characters,
@@ -43,7 +45,7 @@ def lookup(labels: Sequence[object], index: str) -> str:
     return f"{json.dumps(safe_labels(labels))}[{index}]"
 
 
-def thinned(n: int, step: float, spacing: float = 11) -> list[int]:
+def thinned(n: int, step: Number, spacing: Number = 11) -> list[int]:
     """Every how-many-th of n positions is labelled when neighbours are `step` px apart.
 
     Position 0 is always one of them; the stride is a round number, so labels count in 2, 5, 10 …
@@ -54,7 +56,7 @@ def thinned(n: int, step: float, spacing: float = 11) -> list[int]:
 
 
 def token_axis(
-    labels: Sequence[object], step: float, title: str, *, side: str, continuous: bool = False
+    labels: Sequence[object], step: Number, title: str, *, side: str, continuous: bool = False
 ) -> alt.Axis:
     """An axis over positions 0 … n − 1 that prints tokens.
 
@@ -79,7 +81,7 @@ def token_axis(
     )
 
 
-def _slant(side: str, step: float, crowded: bool) -> dict:
+def _slant(side: str, step: Number, crowded: bool) -> dict:
     """How labels stand: beside a column they lean, above a narrow one they stand upright."""
     if side in ("left", "right"):
         return {"orient": side}

@@ -7,14 +7,14 @@ import pandas as pd
 from attnprobe.figures.labels import safe_labels
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
-from attnprobe.metrics import Quantity, quantity
+from attnprobe.metrics import Number, Quantity, quantity
 
 MOST_LINES = 2000
 _ROW = 18
 
 
 def strongest(
-    frame: pd.DataFrame, value: str = "weight", *, per_query: int = 3, least: float = 0.0
+    frame: pd.DataFrame, value: str = "weight", *, per_query: int = 3, least: Number = 0
 ) -> pd.DataFrame:
     """The `per_query` largest values of each query that are at least `least`; undefined left out.
 

@@ -11,10 +11,11 @@ import numpy as np
 from attnprobe.figures.colour import ColourScale
 from attnprobe.figures.raster import hatch, png_url
 from attnprobe.figures.theme import COLOURS, Mode
+from attnprobe.metrics import Number
 
 _SWATCH = "M-1,-1H1V1H-1ZM-1,0L0,-1M-1,1L1,-1M0,1L1,0"
 HATCH_ROW = 22
-_ONE = alt.InlineData(values=[{"one": 1}])
+_ONE = {"values": [{"one": 1}]}
 
 
 def hatching(
@@ -42,7 +43,7 @@ def hatching(
         symbolSize=130,
     )
     entry = (
-        alt.Chart(alt.InlineData(values=[{"meaning": meaning}]))
+        alt.Chart({"values": [{"meaning": meaning}]})
         .mark_point(opacity=0, filled=False, tooltip=None)
         .encode(
             x=alt.value(0),
@@ -58,7 +59,7 @@ def hatching(
 def picture(rgba: np.ndarray, width: int, height: int) -> alt.Chart:
     """Pixels [row column 4] stretched over `width` × `height` px, without smoothing."""
     return (
-        alt.Chart(alt.InlineData(values=[{"url": png_url(rgba)}]))
+        alt.Chart({"values": [{"url": png_url(rgba)}]})
         .mark_image(
             width=width,
             height=height,
@@ -76,7 +77,7 @@ def colour_bar(scale: ColourScale, legend: alt.Legend) -> alt.Chart:
     """Nothing but the colour bar, for figures whose colours are already in a raster."""
     name = scale.quantity.name
     return (
-        alt.Chart(alt.InlineData(values=[{name: scale.limits[0]}]))
+        alt.Chart({"values": [{name: scale.limits[0]}]})
         .mark_point(opacity=0, tooltip=None)
         .encode(
             x=alt.value(0),
@@ -86,7 +87,9 @@ def colour_bar(scale: ColourScale, legend: alt.Legend) -> alt.Chart:
     )
 
 
-def outline(left: float, top: float, right: float, bottom: float, mode: Mode) -> list[alt.Chart]:
+def outline(
+    left: Number, top: Number, right: Number, bottom: Number, mode: Mode
+) -> list[alt.Chart]:
     """A double stroke, light outside and dark inside: visible on every colour of every palette."""
     c = COLOURS[mode]
     return [
@@ -97,7 +100,7 @@ def outline(left: float, top: float, right: float, bottom: float, mode: Mode) ->
     ]
 
 
-def dots(centres: Iterable[tuple[float, float]], mode: Mode) -> list[alt.Chart]:
+def dots(centres: Iterable[tuple[Number, Number]], mode: Mode) -> list[alt.Chart]:
     """Small ringed dots at the given pixels (x, y)."""
     c = COLOURS[mode]
     return [

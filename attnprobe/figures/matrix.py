@@ -38,7 +38,7 @@ def matrix_frame(
     if valid is not None:
         array = np.where(valid, array, np.nan)
     query, key = (index.ravel() for index in np.indices(array.shape))
-    labels = np.array(list(tokens), dtype=object)
+    labels = np.array(safe_labels(tokens), dtype=object)
     return pd.DataFrame(
         {
             "query": query,
@@ -117,9 +117,14 @@ def grid(frame: pd.DataFrame, name: str) -> tuple[np.ndarray, list[str]]:
     n = int(max(query.max(initial=0), key.max(initial=0))) + 1
     array = np.full((n, n), np.nan)
     array[query, key] = column(frame, name).to_numpy(dtype=float, na_value=np.nan)
-    labels = dict(zip(query.tolist(), column(frame, "query_token"), strict=True))
-    labels |= dict(zip(key.tolist(), column(frame, "key_token"), strict=True))
+    labels = token_labels(frame, "query") | token_labels(frame, "key")
     return array, safe_labels(labels.get(i, "") for i in range(n))
+
+
+def token_labels(frame: pd.DataFrame, axis: str) -> dict[int, str]:
+    """Position to label, of the queries or of the keys of a tidy frame."""
+    once = frame.drop_duplicates(axis)
+    return dict(zip(once[axis].tolist(), column(once, f"{axis}_token"), strict=True))
 
 
 def pooling_note(n_tokens: int) -> str:
@@ -173,7 +178,7 @@ def _raster(
     across = alt.Scale(domain=[0, end], nice=False, zero=False)
     down = alt.Scale(domain=[end, 0], nice=False, zero=False)
     ruler = (
-        alt.Chart(alt.InlineData(values=[{"key": 0, "query": 0}]))
+        alt.Chart({"values": [{"key": 0, "query": 0}]})
         .mark_point(opacity=0, tooltip=None)
         .encode(
             x=alt.X("key:Q", scale=across, axis=axes["key"]),

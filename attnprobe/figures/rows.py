@@ -7,11 +7,11 @@ import pandas as pd
 
 from attnprobe.figures.axes import number_scale, tips
 from attnprobe.figures.labels import lookup, thinned
-from attnprobe.figures.matrix import grid, map_layers
+from attnprobe.figures.matrix import grid, map_layers, token_labels
 from attnprobe.figures.raster import cell_size
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
-from attnprobe.metrics import Quantity, quantity
+from attnprobe.metrics import Number, Quantity, quantity
 
 
 def row_bars(
@@ -28,7 +28,7 @@ def row_bars(
     """
     q, c = quantity(value), COLOURS[mode]
     n = int(column(frame, "key").max()) + 1
-    labels = dict(zip(frame["key"].tolist(), column(frame, "key_token"), strict=True))
+    labels = token_labels(frame, "key")
     step = max(1, min(28, width // n))
     axis = alt.Axis(
         title="key",
@@ -74,7 +74,7 @@ def row_profile(
     """
     n = int(column(frame, "query").max()) + 1
     height = n * cell_size(n, size, largest=28) if n <= size else size
-    labels = dict(zip(frame["query"].tolist(), column(frame, "query_token"), strict=True))
+    labels = token_labels(frame, "query")
     words = [labels.get(i, "") for i in range(n)]
     parts = [
         _strip(frame, quantity(value), n, (width, height), mode, words if not i else None)
@@ -136,15 +136,15 @@ def _strip(
         .mark_rect(fill=COLOURS[mode].accent)
         .encode(
             y=alt.Y("above:Q", scale=down, axis=axis),
-            y2="below",
+            y2="below:Q",
             x=x,
-            x2="zero",
+            x2="zero:Q",
             tooltip=tips([q], ["query", *labels]),
         )
     )
 
 
-def _query_axis(words: list[str], step: float) -> alt.Axis:
+def _query_axis(words: list[str], step: Number) -> alt.Axis:
     shown = thinned(len(words), step)
     return alt.Axis(
         title="query",

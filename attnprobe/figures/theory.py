@@ -168,7 +168,7 @@ def against_prediction(
     ]
     if error:
         whisker = base.mark_rule(strokeWidth=1.5)
-        layers.append(whisker.encode(y=upward(y, other="low"), y2="high", **hue))
+        layers.append(whisker.encode(y=upward(y, other="low"), y2="high:Q", **hue))
     if marked is not None:
         layers += _claimed(marked, qx, y, mode)
     return themed(

@@ -1,8 +1,8 @@
 """Frames as chart data: native numbers of six digits, no value that JSON does not know."""
 
 from collections.abc import Sequence
+from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -10,8 +10,11 @@ from attnprobe.errors import BadInput
 from attnprobe.figures.labels import safe_label
 
 
-def inline(frame: pd.DataFrame, columns: Sequence[str]) -> alt.InlineData:
+def inline(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     """The named columns as inline data; rows with an undefined number are left out.
+
+    A plain dict: altair checks every cell of anything else against its schema, which takes seconds,
+    and refuses frames of more than 5,000 rows.
 
     Infinite counts as undefined. Numbers are rounded to six significant digits, which no figure can
     show; the exported table keeps them all.
@@ -20,7 +23,7 @@ def inline(frame: pd.DataFrame, columns: Sequence[str]) -> alt.InlineData:
     kept = pd.DataFrame({name: native(column(frame, name)) for name in wanted})
     numeric = kept.select_dtypes("number").columns
     defined = np.isfinite(kept[numeric].to_numpy(dtype=float)).all(axis=1)
-    return alt.InlineData(values=kept[defined].to_dict("records"))
+    return {"values": kept[defined].to_dict("records")}
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series:
