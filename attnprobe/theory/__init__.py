@@ -45,7 +45,7 @@ def _table(*experiments: Experiment) -> Mapping[str, Experiment]:
 EXPERIMENTS = _table(
     Experiment(
         "variance",
-        "The variance of a dot product",
+        "Variance",
         variance.variance,
         variance.CLAIMS,
         {
@@ -56,7 +56,7 @@ EXPERIMENTS = _table(
     ),
     Experiment(
         "softmax",
-        "Softmax under scaling",
+        "Softmax",
         softmax.softmax,
         softmax.CLAIMS,
         {
@@ -67,7 +67,7 @@ EXPERIMENTS = _table(
     ),
     Experiment(
         "exponent",
-        "The exponent of d_k",
+        "Exponent",
         exponent.exponent,
         exponent.CLAIMS,
         {"extremes": exponent.extremes},
@@ -85,7 +85,7 @@ EXPERIMENTS = _table(
     ),
     Experiment(
         "meaning",
-        "What attention is",
+        "Meaning",
         meaning.meaning,
         meaning.CLAIMS,
         {
@@ -103,9 +103,7 @@ EXPERIMENTS = _table(
         cost.CLAIMS,
         {"memory": cost.score_memory, "times": cost.times},
     ),
-    Experiment(
-        "equivariance", "Order and position", equivariance.equivariance, equivariance.CLAIMS
-    ),
+    Experiment("equivariance", "Order", equivariance.equivariance, equivariance.CLAIMS),
 )
 
 

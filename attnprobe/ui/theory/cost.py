@@ -38,6 +38,7 @@ def features(lab: Lab) -> None:
             lambda mode: _error_curves(frame, mode),
             "48 random queries and keys, mean over 4 draws of features, seed 0. Kernel: root mean "
             "square of φ(q)·φ(k)/exp(q·k/√d_k) − 1; output: ‖difference‖ / ‖softmax output‖.",
+            wide=True,
             **settings,
         )  # fmt: skip
     if lab.on_model("linear"):
@@ -76,6 +77,7 @@ def _real_features(lab: Lab) -> None:
         lambda mode: _error_curves(frame, mode),
         "The head's own queries, keys and values, every query seeing every key; mean over 4 draws "
         "of features, seed 0. What exceeds double precision is left out.",
+        wide=True,
         of_head=True,
     )  # fmt: skip
 
@@ -216,4 +218,5 @@ def tokens(lab: Lab) -> None:
         ),
         "float32, 12 layers of 12 heads, d_head = 64. Matrices grow with T², what is kept of "
         "each token with T.",
+        wide=True,
     )  # fmt: skip

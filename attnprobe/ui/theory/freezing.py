@@ -159,4 +159,5 @@ def gradient_check(lab: Lab) -> None:
         "First step, seed 11, d_k = 64; the largest absolute error over the eight scores. "
         "Truncation falls with h², rounding grows with 1/h.",
         seed=11,
+        wide=True,
     )  # fmt: skip

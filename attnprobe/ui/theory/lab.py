@@ -32,7 +32,8 @@ _BADGES = {
     RIGHT: {"icon": ":material/check:", "color": "green"},
     WRONG: {"icon": ":material/close:", "color": "red"},
 }
-WIDE, HIGH = 330, 220
+WIDE, HIGH = 310, 220  # a plot of which two stand side by side on a small screen
+CARD, WIDE_CARD = 424, 588
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,13 @@ class Lab:
         frame: pd.DataFrame,
         chart: Callable[[figures.Mode], Any],
         caption: str,
+        *,
+        wide: bool = False,
         **settings: Any,
     ) -> None:
         """A card with a figure of no model; `settings` are printed into its files."""
         source = Provenance("no model (theory lab)", versions=versions(), extra=settings)
-        self._card(Figure(f"theory-{name}", chart, frame, caption, title, source), title)
+        self._card(Figure(f"theory-{name}", chart, frame, caption, title, source), title, wide)
 
     def show_on_model(
         self,
@@ -74,6 +77,7 @@ class Lab:
         chart: Callable[[figures.Mode], Any],
         caption: str,
         *,
+        wide: bool = False,
         of_head: bool = False,
     ) -> None:
         """A card with a figure of the loaded model's heads, or of the chosen head."""
@@ -82,10 +86,10 @@ class Lab:
         if of_head:
             title = f"{title}, layer {view.layer}, head {view.head}"
         source = provenance(view, **head)
-        self._card(Figure(f"theory-{name}", chart, frame, caption, title, source), title)
+        self._card(Figure(f"theory-{name}", chart, frame, caption, title, source), title, wide)
 
-    def _card(self, figure: Figure, title: str) -> None:
-        show(self.view, figure, title, key=figure.name, width="content")
+    def _card(self, figure: Figure, title: str, wide: bool) -> None:
+        show(self.view, figure, title, key=figure.name, width=WIDE_CARD if wide else CARD)
 
     def on_model(self, key: str) -> bool:
         """The switch from random numbers to the loaded model's own heads."""
@@ -123,8 +127,9 @@ def _word(claim: Claim, field: str, language: str) -> str:
 
 def state(lab: Lab, ids: Sequence[str]) -> None:
     """Each claim in its own card: the statement, and the mathematics behind it."""
-    for claim in (CLAIMS[key] for key in ids):
-        with st.container(border=True):
+    columns = st.columns(2) if len(ids) > 1 else [st.container()]
+    for number, claim in enumerate(CLAIMS[key] for key in ids):
+        with columns[number % len(columns)].container(border=True):
             statement = plain(_word(claim, "statement", lab.language))
             st.markdown(f":blue-badge[{claim.id}] {statement}")
             lines = r" \\ ".join(claim.derivation)

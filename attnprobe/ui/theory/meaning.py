@@ -28,6 +28,7 @@ def saturated_row(lab: Lab) -> None:
         "Twelve keys; ε goes to one rival, evenly to all, or at random (the largest of 200 "
         "draws, seed 0). One rival reaches the bound 2ε(1 − ε).",
         seed=0,
+        wide=True,
     )  # fmt: skip
     if lab.on_model("bound"):
         _rows_under_the_bound(lab)
@@ -50,6 +51,7 @@ def _rows_under_the_bound(lab: Lab) -> None:
         ),
         "One point per query that sees two keys or more. The bound holds for ε ≤ ½.",
         of_head=True,
+        wide=True,
     )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def _slack(lab: Lab) -> None:
     lab.show_on_model(
         "contraction-model", "How far inside: every head", frame,
         lambda mode: figures.head_map(
-            frame, ratio, mode=mode, selected=(lab.view.layer, lab.view.head)
+            frame, ratio, mode=mode, selected=(lab.view.layer, lab.view.head), size=300
         ),
         "Largest component of a head's output over the largest among the values that the query "
         f"sees, mean over queries. The largest of all is {frame['largest_ratio'].max():.3f}; it "
@@ -160,6 +162,7 @@ def kernels(lab: Lab) -> None:
         f"Twelve queries of various norms, d_k = 16, seed {seed}. At spread 0 all keys have norm "
         "√d_k.",
         seed=seed,
+        wide=True,
     )  # fmt: skip
     if lab.on_model("kernels"):
         _real_kernels(lab)
@@ -177,6 +180,7 @@ def _real_kernels(lab: Lab) -> None:
         ),
         "One point per head. The exponential kernel gives every context within "
         f"{frame['exponential_difference'].max():.1e}.",
+        wide=True,
     )  # fmt: skip
 
 
@@ -197,6 +201,7 @@ def order(lab: Lab) -> None:
         f"One random attention layer, {tokens} tokens, twenty permutations, seed {seed}; 10⁻¹⁶ "
         "is rounding, and an exact 0 is not drawn.",
         tokens=tokens, seed=seed,
+        wide=True,
     )  # fmt: skip
     if lab.on_model("order"):
         _model_order(lab)
@@ -221,4 +226,5 @@ def _model_order(lab: Lab) -> None:
         ),
         "Eight permutations of all tokens of the text, special ones included, seed 0: median and "
         f"range of the largest difference between f(PX) and P f(X).{mask}",
+        wide=True,
     )  # fmt: skip

@@ -72,6 +72,7 @@ def row(lab: Lab) -> None:
         ),
         f"Softmax of the scores as they are, and divided by √{d_k}. The order is the same.",
         scores=", ".join(f"{score:g}" for score in scores), d_k=d_k,
+        wide=True,
     )  # fmt: skip
 
 

@@ -81,6 +81,7 @@ def _heads_against_predictions(lab: Lab) -> None:
         ),
         "One point per head and prediction, over all query–key pairs of the text, masked ones "
         "included. With all second moments of queries and keys the prediction is an identity.",
+        wide=True,
     )  # fmt: skip
 
 
@@ -147,6 +148,7 @@ def quarter_root(lab: Lab) -> None:
         f"Normal components, {draws:,} draws per width, seed {seed}; points measured, lines "
         "predicted: d_k, √d_k and 1.",
         draws=draws, seed=seed,
+        wide=True,
     )  # fmt: skip
 
 
