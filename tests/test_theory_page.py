@@ -123,3 +123,20 @@ def test_a_run_that_was_started_ends_with_its_figures(bert, monkeypatch):
     app.button(key="theory phase:start").click().run()
     assert not app.exception
     assert charts(app) == before + 2
+
+
+def test_the_korean_claims_are_all_there_and_give_the_same_reasons():
+    words = lab.claim_words("ko")
+    assert set(words) == set(lab.CLAIMS)
+    for key, claim in lab.CLAIMS.items():
+        assert ("reason" in words[key]) == bool(claim.reason)
+        assert {"statement", "measurement"} <= set(words[key])
+
+
+def test_the_language_switch_changes_texts_and_claims(bert):
+    app = opened("cost", bert, lang="ko")
+    assert not app.exception
+    assert not app.error
+    shown = " ".join(each.value for each in app.markdown)
+    assert "파라미터와 연산은" in shown
+    assert "Splitting one wide head" not in shown
