@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 from transformers.utils import logging as transformers_logging
 
-from attnprobe.commands import certify, heads, models
+from attnprobe.commands import certify, heads, models, perturb, prune
 from attnprobe.errors import AttnprobeError, BadInput
 from attnprobe.export.files import write
 
-COMMANDS = (models, heads, certify)
+COMMANDS = (models, heads, certify, prune, perturb)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,10 +10,12 @@ import shutil
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
+from zipfile import ZIP_STORED, ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -107,6 +109,17 @@ def _write(loaded: LoadedModel, kept: list[list[int]], folder: Path) -> None:
         "note": "Heads are cut out layer by layer. attnprobe reads this; transformers cannot.",
     }
     (folder / NOTE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def zipped(loaded: LoadedModel) -> bytes:
+    """The folder that `save` writes, as a zip archive."""
+    with TemporaryDirectory() as place:
+        folder = save(loaded, Path(place) / "cut_model")
+        buffer = BytesIO()
+        with ZipFile(buffer, "w", ZIP_STORED) as archive:
+            for path in sorted(folder.iterdir()):
+                archive.write(path, f"{folder.name}/{path.name}")
+    return buffer.getvalue()
 
 
 def is_cut(folder: Path) -> bool:
