@@ -1,7 +1,7 @@
 """Checkpoints of the Hugging Face Hub: the local cache first, then a download that can be stopped.
 
 Only configs, tokenizers and safetensors are fetched. `HF_HUB_OFFLINE` and the other variables of
-huggingface_hub are honoured; a download that was stopped resumes where it was.
+huggingface_hub are honoured; a download that was stopped goes on with the files still missing.
 """
 
 import json
@@ -65,7 +65,7 @@ def snapshot(name: str, revision: str | None = None, progress: Progress | None =
 def cached_models() -> tuple[str, ...]:
     """Ids of models in the local cache whose family attnprobe supports, by name."""
     try:
-        repos = scan_cache_dir().repos
+        repos = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except (CacheNotFound, OSError):
         return ()
     return tuple(sorted(repo.repo_id for repo in repos if _is_supported(repo)))
@@ -141,7 +141,7 @@ def _reporter(progress: Progress, before: int, total: int) -> type[tqdm]:
             self.bytes_done = options.get("initial") or 0
             super().__init__(*args, **options | {"disable": True})
 
-        def update(self, n: float | None = 1) -> None:
+        def update(self, n: float | int | None = 1) -> None:
             self.bytes_done += int(n or 0)
             progress(min(before + self.bytes_done, total), total)
 

@@ -3,13 +3,16 @@
 import hashlib
 import http.server
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import constants
+
+from attnprobe import hub
+from attnprobe.errors import Stopped, TooLarge, UnsupportedModel
+from attnprobe.models import load
 
 COMMIT = "1234567890123456789012345678901234567890"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -36,7 +39,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
+        self.server.asked.append(f"{self.command} {self.path}")
         path = self.path.split("?")[0]
         if "gated" in path:
             self.answer(403, X_Error_Code="GatedRepo")
@@ -57,14 +60,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def file(self, path: Path) -> None:
         body = path.read_bytes()
         tag = f'"{hashlib.sha256(body).hexdigest()}"'
-        start = 0
-        if wanted := self.headers.get("Range"):
-            start = int(wanted.removeprefix("bytes=").split("-")[0])
-            self.server.resumed.append((path.name, start))
-        headers = {"ETag": tag, "X_Repo_Commit": COMMIT, "Accept_Ranges": "bytes"}
-        if start:
-            headers["Content_Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
-        self.answer(206 if start else 200, body[start:], **headers)
+        self.answer(200, body, ETag=tag, X_Repo_Commit=COMMIT)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +68,7 @@ def server(tiny_folder):
     folder = tiny_folder("bert")
     (folder / "pytorch_model.bin").write_bytes(b"not to be fetched")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as running:
-        running.folder, running.asked, running.resumed = folder, [], []
+        running.folder, running.asked = folder, []
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
         yield running
@@ -80,111 +76,81 @@ def server(tiny_folder):
         thread.join()
 
 
-def python(server, cache: Path, code: str, *, offline: bool = False):
-    environment = os.environ | {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(cache),
-        "HF_HUB_OFFLINE": "1" if offline else "0",
-        "HF_HUB_DISABLE_XET": "1",
-        "NO_PROXY": "127.0.0.1",
-    }
-    environment.pop("HF_HUB_CACHE", None)
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-
-
-LOAD = """
-from attnprobe import hub, sources
-from attnprobe.models import load
-seen = []
-loaded = load("owner/tiny", device="cpu", progress=lambda done, total: seen.append((done, total)))
-assert loaded.revision == "{commit}", loaded.revision
-assert loaded.origin == "Hugging Face Hub"
-print(seen[0][1] if seen else 0, seen[-1][0] if seen else 0, len(seen), *hub.cached_models())
-"""
-
-
-def test_a_download_reports_its_bytes_and_the_next_load_needs_no_network(server, tmp_path):
-    first = python(server, tmp_path, LOAD.format(commit=COMMIT))
-    assert first.returncode == 0, first.stderr
-    total, done, _, cached = first.stdout.split()
-    assert total == done == str(sum((server.folder / name).stat().st_size for name in FILES))
-    assert cached == "owner/tiny"
-    assert not any("pytorch_model.bin" in path for path in server.asked)
+@pytest.fixture
+def hub_here(server, tmp_path, monkeypatch):
+    """huggingface_hub pointed at the small Hub and an empty cache, online until told otherwise."""
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 4096)
     server.asked.clear()
-    again = python(server, tmp_path, LOAD.format(commit=COMMIT), offline=True)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.split()[0] == "0"
-    assert not server.asked
+    return server
 
 
-def test_a_stopped_download_resumes(server, tmp_path):
-    stop = """
-from huggingface_hub import constants
-constants.DOWNLOAD_CHUNK_SIZE = 4096
-from huggingface_hub import file_download
-from attnprobe import hub
-from attnprobe.errors import Stopped
-def stop(done, total):
-    if done > total // 2:
-        raise Stopped("enough")
-try:
-    hub.snapshot("owner/tiny", None, stop)
-except Stopped:
-    print("stopped")
-"""
-    stopped = python(server, tmp_path, stop)
-    assert stopped.stdout.strip() == "stopped", stopped.stderr
-    assert not list(tmp_path.rglob("snapshots/*/model.safetensors"))
-    server.resumed.clear()
-    again = python(server, tmp_path, LOAD.format(commit=COMMIT))
-    assert again.returncode == 0, again.stderr
+def test_a_download_reports_its_bytes_and_the_next_load_needs_no_network(hub_here, monkeypatch):
+    told = []
+    loaded = load("owner/tiny", device="cpu", progress=lambda *bytes_: told.append(bytes_))
+    assert (loaded.revision, loaded.origin) == (COMMIT, "Hugging Face Hub")
+    size = sum((hub_here.folder / name).stat().st_size for name in FILES)
+    assert {total for _, total in told} == {size}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] == size
+    assert hub.cached_models() == ("owner/tiny",)
+    assert not any("pytorch_model.bin" in path for path in hub_here.asked)
+
+    hub_here.asked.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert load("owner/tiny", device="cpu").revision == COMMIT
+    assert not hub_here.asked
 
 
-REFUSE = """
-from attnprobe.models import load
-from attnprobe.errors import UnsupportedModel
-for name, revision in {cases!r}:
-    try:
+def test_a_stopped_download_leaves_no_model_and_goes_on_with_what_is_missing(hub_here):
+    def stop(done, total):
+        if done > total // 2:
+            raise Stopped("enough")
+
+    with pytest.raises(Stopped):
+        hub.snapshot("owner/tiny", None, stop)
+    assert hub.cached_models() == ()
+    hub_here.asked.clear()
+    assert hub.snapshot("owner/tiny").name == COMMIT
+    fetched = {ask.rsplit("/", 1)[-1] for ask in hub_here.asked if ask.startswith("GET /owner")}
+    assert fetched == {"model.safetensors"}
+    assert load("owner/tiny", device="cpu").revision == COMMIT
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "part"),
+    [
+        ("owner/unknown", None, "not on the Hub"),
+        ("owner/gated", None, "gated"),
+        ("owner/tiny", "nowhere", "no revision 'nowhere'"),
+        ("owner//tiny", None, "nor a Hub id"),
+    ],
+)
+def test_every_refusal_is_one_sentence_that_says_which(hub_here, name, revision, part):
+    with pytest.raises(UnsupportedModel, match=part) as caught:
         load(name, revision=revision)
-    except UnsupportedModel as error:
-        print(error)
-"""
+    assert "\n" not in str(caught.value)
 
 
-def test_every_refusal_is_one_sentence_that_says_which(server, tmp_path):
-    cases = {
-        ("owner/unknown", None): "not on the Hub",
-        ("owner/gated", None): "gated",
-        ("owner/tiny", "nowhere"): "no revision 'nowhere'",
-        ("owner//tiny", None): "nor a Hub id",
-    }
-    done = python(server, tmp_path, REFUSE.format(cases=list(cases)))
-    for sentence, part in zip(done.stdout.strip().splitlines(), cases.values(), strict=True):
-        assert part in sentence
-    offline = python(server, tmp_path, REFUSE.format(cases=[("owner/tiny", None)]), offline=True)
-    assert "cannot be reached" in offline.stdout
-    assert len(offline.stdout.strip().splitlines()) == 1
+def test_offline_and_unreachable_are_one_sentence(hub_here, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UnsupportedModel, match="cannot be reached"):
+        load("owner/tiny")
+    assert not hub_here.asked
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UnsupportedModel, match="cannot be reached"):
+        load("owner/tiny")
 
 
-def test_a_model_too_large_for_the_disk_is_refused_before_it_is_fetched(server, tmp_path):
-    code = """
-import shutil
-from attnprobe import hub
-from attnprobe.errors import TooLarge
-shutil.disk_usage = lambda path: shutil._ntuple_diskusage(10, 10, 10)
-try:
-    hub.snapshot("owner/tiny")
-except TooLarge as error:
-    print(error)
-"""
-    server.asked.clear()
-    done = python(server, tmp_path, code)
-    assert "to download" in done.stdout, done.stderr
-    assert not any("resolve" in path for path in server.asked)
+def test_a_model_too_large_for_the_disk_is_refused_before_it_is_fetched(hub_here, monkeypatch):
+    monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    with pytest.raises(TooLarge, match="to download"):
+        hub.snapshot("owner/tiny")
+    assert not any("resolve" in path for path in hub_here.asked)
