@@ -71,7 +71,7 @@ def load(
     if there is one, else CPU), cpu, cuda or mps; `dtype` is float32, float64 or bfloat16,
     whatever the checkpoint's own. Only safetensors are read and no code of the checkpoint is run.
     A short probe text proves the result before it is returned. `progress` is told the bytes of a
-    download and may raise to stop it; the next call resumes it.
+    download and may raise to stop it; the next call fetches the files still missing.
     """
     target, precision = _device(device), _dtype(dtype)
     source = sources.find(name, revision, progress)
