@@ -124,6 +124,9 @@ def wrapped(text: str, size: Number, width: Number) -> Iterator[str]:
 
 
 def _pieces(word: str, size: Number, width: Number) -> Iterator[str]:
+    if length(word, size) <= width:
+        yield word
+        return
     piece = ""
     for char in word:
         if piece and length(piece + char, size) > width:
