@@ -24,8 +24,8 @@ from attnprobe.analyses.perturbation.edits import Scope
 from attnprobe.analyses.perturbation.runs import CleanRun
 from attnprobe.models import LoadedModel
 
-DRAWS = permutation.Draws(number=100)
-SEARCH = adversary.Settings(epsilon=0.01, restarts=2, steps=60, rate=0.15)
+DRAWS = permutation.Draws(number=40)
+SEARCH = adversary.Settings(epsilon=0.01, restarts=2, steps=40, rate=0.2)
 
 
 def main() -> None:

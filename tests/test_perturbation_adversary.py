@@ -172,7 +172,7 @@ def test_a_scope_without_any_influence_is_undefined(tiny_model):
     assert found is None
     row = adversary.adversary_row(found, QUICK)
     assert math.isnan(row["max_jsd"])
-    assert row["rows"] == 0
+    assert row["influential_rows"] == 0
 
 
 def test_a_search_can_be_stopped_between_steps(classifier_run):

@@ -10,6 +10,7 @@ import attnprobe as ap
 from attnprobe import readout
 from attnprobe.analyses.perturbation import reply
 from attnprobe.analyses.perturbation.distances import attainable_jsd, jsd, tvd
+from attnprobe.analyses.perturbation.reply import snapshot
 from attnprobe.analyses.perturbation.runs import clean_run
 from attnprobe.errors import BadInput
 
@@ -27,7 +28,7 @@ def seeds(tmp_path_factory):
 
 
 def runs_of(models, text=TEXT):
-    return [clean_run(readout.classes(model), text) for model in models]
+    return [snapshot(clean_run(readout.classes(model), text)) for model in models]
 
 
 def test_a_checkpoint_does_not_differ_from_itself(seeds):
@@ -47,7 +48,7 @@ def test_every_pair_of_checkpoints_is_compared_in_every_head_and_layer(seeds):
 def test_the_distance_of_a_head_is_the_mean_over_its_rows(seeds):
     one, other = runs_of(seeds[:2])
     frame = reply.seed_variation([one, other]).set_index(["layer", "head"])
-    mine, theirs = one.weights(1)[2], other.weights(1)[2]
+    mine, theirs = one.weights[1, 2], other.weights[1, 2]
     by_row = torch.stack([jsd(a, b) for a, b in zip(mine, theirs, strict=True)])
     bounds = attainable_jsd(mine, one.valid)
     assert frame.loc[(1, 2), "jsd"] == pytest.approx(by_row.mean().item(), abs=1e-6)
@@ -61,8 +62,8 @@ def test_the_layers_mean_does_not_depend_on_the_numbering_of_heads(seeds):
     one, other = runs_of(seeds[:2])
     frame = reply.seed_variation([one, other])
     whole = frame[frame["head"].isna() & (frame["layer"] == 0)]["jsd"].item()
-    turned = other.weights(0)[[2, 0, 1]].mean(0)
-    assert whole == pytest.approx(jsd(one.weights(0).mean(0), turned).mean().item(), abs=1e-6)
+    turned = other.weights[0, [2, 0, 1]].mean(0)
+    assert whole == pytest.approx(jsd(one.weights[0].mean(0), turned).mean().item(), abs=1e-6)
 
 
 def test_one_checkpoint_is_not_enough(seeds):
@@ -84,7 +85,8 @@ def test_different_tokens_are_refused(seeds):
 
 def test_a_text_of_one_token_has_undefined_variation(tiny_model):
     reader = readout.next_token(tiny_model("gpt2"), where="last")
-    frame = reply.seed_variation([clean_run(reader, "a"), clean_run(reader, "a")])
+    taken = snapshot(clean_run(reader, "a"))
+    frame = reply.seed_variation([taken, taken])
     assert all(math.isnan(value) for value in frame["jsd"])
 
 

@@ -17,6 +17,7 @@ from attnprobe import capture
 from attnprobe.analyses.perturbation.distances import attainable_jsd, jsd, tvd
 from attnprobe.analyses.perturbation.edits import Rows, Scope
 from attnprobe.analyses.perturbation.runs import CleanRun, outcomes
+from attnprobe.errors import BadInput
 
 LABEL = "demonstration of non-identifiability, not a score of the head"
 
@@ -34,6 +35,23 @@ class Settings:
     penalty: float = 500.0
     init_spread: float = 3.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < 1:
+            raise BadInput(f"ε is {self.epsilon:g} and must lie between 0 and 1, as TVD does")
+        if min(self.restarts, self.steps) < 1:
+            raise BadInput(
+                f"{self.restarts} restarts of {self.steps} steps were asked for; "
+                "at least 1 of each is needed"
+            )
+
+    @property
+    def statement(self) -> str:
+        """For captions: how hard was searched, under which constraint, with which seed."""
+        return (
+            f"{self.restarts} restarts of {self.steps} steps, output TVD ≤ {self.epsilon:g} in the "
+            f"search and in the filter, seed {self.seed}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,12 +235,12 @@ def adversary_row(found: Adversary | None, settings: Settings) -> dict[str, floa
     }
     if found is None:
         names = ("max_jsd", "attainable_jsd", "relative_jsd", "tvd", "feasible_share")
-        return row | dict.fromkeys(names, float("nan")) | {"rows": 0}
+        return row | dict.fromkeys(names, float("nan")) | {"influential_rows": 0}
     return row | {
         "max_jsd": found.max_jsd,
         "attainable_jsd": found.bound,
         "relative_jsd": found.max_jsd / found.bound,
         "tvd": float(found.tvd[found.best]),
         "feasible_share": found.feasible_share,
-        "rows": found.rows,
+        "influential_rows": found.rows,
     }

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnprobe.capture import AttentionCall, Watcher
 from attnprobe.errors import BadInput
-from attnprobe.models import LoadedModel
+from attnprobe.loaded import LoadedModel
 from attnprobe.softmax_stats import attention_weights
 
 ALL_ROWS, READOUT_ROW = "all valid rows", "read-out row"

@@ -19,6 +19,7 @@ from attnprobe.analyses.perturbation.edits import Rule, Scope, erased
 from attnprobe.analyses.perturbation.importance import decision, received
 from attnprobe.analyses.perturbation.runs import CleanRun, effects
 from attnprobe.capture import AttentionCall
+from attnprobe.errors import BadInput
 
 ORDERS = ("attention", "norm", "gradient", "chance")
 
@@ -30,6 +31,10 @@ class Erasing:
     random_orders: int = 20
     specials: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.random_orders < 1:
+            raise BadInput(f"{self.random_orders} random orders came; at least 1 is needed")
 
 
 def value_norms(run: CleanRun, layer: int) -> Float[Tensor, "head key"]:

@@ -20,7 +20,7 @@ from attnprobe.analyses.perturbation.adversary import (
 )
 from attnprobe.analyses.perturbation.edits import Scope, uniform
 from attnprobe.analyses.perturbation.erasure import ORDERS, Erasing, erasure
-from attnprobe.analyses.perturbation.importance import agreements, importances
+from attnprobe.analyses.perturbation.importance import agreements, attentions, importances
 from attnprobe.analyses.perturbation.permutation import Draws, permutation_tvd, row_peak
 from attnprobe.analyses.perturbation.replacement import EDITS, replacements
 from attnprobe.analyses.perturbation.runs import CleanRun, clean_run, effects, outcomes, passes
@@ -101,14 +101,22 @@ def permutation_units(
     def unit(number: int, run: CleanRun, scope: Scope, tick: Tick) -> Part:
         drawn = permutation_tvd(run, scope, draws, number=number, tick=tick)
         drawn = drawn.assign(peak=row_peak(run, scope))
-        others = [other for other in runs if other is not run]
-        edited = replacements(run, scope, others, seed=draws.seed, tick=tick)
         return {
             "draws": _named(drawn, number, run, scope),
-            "replaced": _named(edited, number, run, scope),
+            "replaced": baselines(runs, number, scope, draws.seed, tick),
         }
 
     return [partial(unit, n, run, scope) for n, run in enumerate(runs) for scope in scopes]
+
+
+def baselines(
+    runs: Sequence[CleanRun], number: int, scope: Scope, seed: int, tick: Tick
+) -> pd.DataFrame:
+    """Frame `replaced`, which every experiment carries: what plain replacements do to the text."""
+    run = runs[number]
+    others = [other for other in runs if other is not run]
+    edited = replacements(run, scope, others, seed=seed, tick=tick)
+    return _named(edited, number, run, scope)
 
 
 def adversary_units(runs: Sequence[CleanRun], scope: Scope, settings: Settings) -> list[Unit]:
@@ -123,7 +131,8 @@ def adversary_units(runs: Sequence[CleanRun], scope: Scope, settings: Settings) 
                 "weights": adversarial_weights(run, scope, found),
                 "outputs": adversarial_outputs(run, scope, found),
             }
-        return {name: _named(frame, number, run, scope) for name, frame in frames.items()}
+        named = {name: _named(frame, number, run, scope) for name, frame in frames.items()}
+        return named | {"replaced": baselines(runs, number, scope, settings.seed, tick)}
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
 
@@ -181,13 +190,29 @@ def outcome_name(run: CleanRun, index: int) -> str:
 def agreement_units(
     runs: Sequence[CleanRun], scope: Scope, *, specials: bool = False
 ) -> list[Unit]:
-    """Frame `agreement`: every pair of importances of each text."""
+    """Frames `agreement` (every pair of importances of each text) and `importances` themselves."""
 
     def unit(number: int, run: CleanRun, tick: Tick) -> Part:
-        frame = agreements(run, scope, importances(run, tick), specials=specials)
-        return {"agreement": _named(frame, number, run, scope)}
+        others = importances(run, tick)
+        frames = {
+            "agreement": agreements(run, scope, others, specials=specials),
+            "importances": token_frame(run, attentions(run, scope) | others),
+        }
+        named = {name: _named(frame, number, run, scope) for name, frame in frames.items()}
+        return named | {"replaced": baselines(runs, number, scope, 0, tick)}
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
+
+
+def token_frame(run: CleanRun, values: Mapping[str, torch.Tensor]) -> pd.DataFrame:
+    """`position`, `token`, `special` and a column for each importance."""
+    columns = {name: value.detach().cpu().numpy() for name, value in values.items()}
+    first = {
+        "position": range(run.length),
+        "token": run.tokens,
+        "special": (~run.content).cpu().numpy(),
+    }
+    return pd.DataFrame(first | columns)
 
 
 def erasure_units(runs: Sequence[CleanRun], scope: Scope, erasing: Erasing) -> list[Unit]:
@@ -195,7 +220,10 @@ def erasure_units(runs: Sequence[CleanRun], scope: Scope, erasing: Erasing) -> l
 
     def unit(number: int, run: CleanRun, tick: Tick) -> Part:
         frame = erasure(run, scope, erasing, number=number, tick=tick)
-        return {"erasure": _named(frame, number, run, scope)}
+        return {
+            "erasure": _named(frame, number, run, scope),
+            "replaced": baselines(runs, number, scope, erasing.seed, tick),
+        }
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from attnprobe.analyses.perturbation.edits import Rows, Rule, Scope, permuted
 from attnprobe.analyses.perturbation.runs import CleanRun, effects
-from attnprobe.models import LoadedModel
+from attnprobe.errors import BadInput
+from attnprobe.loaded import LoadedModel
 
 FLOOR = 1e-6
 """TVD below which an effect is rounding: a ratio to it is undefined."""
@@ -32,6 +33,10 @@ class Draws:
     number: int = 100
     specials: bool = True
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.number < 1:
+            raise BadInput(f"{self.number} permutations were asked for; at least 1 is needed")
 
     @property
     def statement(self) -> str:
@@ -108,6 +113,26 @@ def peak_bin(peak: Float[np.ndarray, "row"]) -> list[str]:
     places = np.searchsorted(edges, peak, side="right")
     pairs = zip(peak, places, strict=True)
     return [names[i] if np.isfinite(value) else "undefined" for value, i in pairs]
+
+
+def violins(draws: pd.DataFrame, *, bins: int = 30) -> pd.DataFrame:
+    """How the permutations' TVD is spread in each bin of the peak: the paper's violins as counts.
+
+    Columns: `peak_bin`, `tvd` (left edge), `right`, `share` of the bin's permutations, and their
+    number `n`. Undefined TVDs are left out.
+    """
+    known = draws[draws["tvd"].notna()]
+    known = known.assign(peak_bin=peak_bin(known["peak"].to_numpy(dtype=float)))
+    top = max(float(known["tvd"].max()) if len(known) else 0.0, FLOOR)
+    edges = np.linspace(0, top, bins + 1)
+    parts = []
+    for name, group in known.groupby("peak_bin"):
+        counts, _ = np.histogram(group["tvd"], bins=edges)
+        shares = counts / counts.sum()
+        part = {"peak_bin": name, "tvd": edges[:-1], "right": edges[1:], "share": shares}
+        parts.append(pd.DataFrame(part | {"n": len(group)}))
+    columns = ["peak_bin", "tvd", "right", "share", "n"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
 _SCOPE = ["layer", "head"]

@@ -28,7 +28,7 @@ from attnprobe.analyses.sweeps import TOKENS, unedited
 from attnprobe.capture import AttentionCall
 from attnprobe.data import LabelledText
 from attnprobe.errors import BadInput
-from attnprobe.models import LoadedModel
+from attnprobe.loaded import LoadedModel
 from attnprobe.readout import Examples, ReadOut
 
 
@@ -109,22 +109,20 @@ class CleanRun:
 
 
 def clean_run(readout: ReadOut, text: str | LabelledText) -> CleanRun:
-    """Runs one text once and keeps what edits start from.
+    """Runs one text once and keeps what edits start from; its label, if it has one, plays no part.
 
     Raises `BadInput` for a read-out that runs a text several times (masked one token at a time):
     an edit there would have no single output to be compared with.
     """
-    item = LabelledText(text) if isinstance(text, str) else text
-    examples = readout.prepare([item])
+    words = text if isinstance(text, str) else text.text
+    examples = readout.prepare([words])
     if len(examples.batch.ids) != 1:
         raise BadInput(
             f"the read-out '{readout.statement}' runs a text {len(examples.batch.ids)} times and "
             "a perturbation needs one run; mask all chosen tokens at once"
         )
     base = unedited(readout, examples)
-    return CleanRun(
-        readout, item.text, examples, base.hidden, base.calls, base.log_probabilities.exp()
-    )
+    return CleanRun(readout, words, examples, base.hidden, base.calls, base.log_probabilities.exp())
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,228 @@
+"""Experiments over texts: stopped and gone on with, joined, and the same from the command line."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attnprobe import readout
+from attnprobe.analyses.perturbation import (
+    adversary,
+    distances,
+    erasure,
+    experiments,
+    permutation,
+)
+from attnprobe.analyses.perturbation import runs as runs_module
+from attnprobe.analyses.perturbation.edits import Scope
+from attnprobe.analyses.perturbation.replacement import EDITS
+from attnprobe.cli import main
+from attnprobe.errors import BadInput, Stopped, TextTooLong
+
+TEXTS = ["the cat sat on the mat", "a dog ran and then it was tired", "zebra came"]
+DRAWS = permutation.Draws(number=6)
+QUICK = adversary.Settings(restarts=2, steps=4, rate=0.5, epsilon=0.2)
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_model):
+    return experiments.clean_runs(readout.classes(tiny_model("bert-classifier")), TEXTS)
+
+
+def no_report(done, total, parts):
+    """Nobody watches."""
+
+
+def test_a_stopped_experiment_goes_on_from_what_is_kept(runs):
+    units = experiments.permutation_units(runs, [Scope(0, 1), Scope(1, 2)], DRAWS)
+    kept = []
+
+    def stop_after_four(done, total, parts):
+        kept.append(parts)
+        if done == 4:
+            raise Stopped("stopped")
+
+    with pytest.raises(Stopped):
+        experiments.in_turn(units, stop_after_four)
+    assert [len(parts) for parts in kept] == [1, 2, 3, 4]
+    late = experiments.in_turn(units, no_report, kept=kept[-1])
+    whole = experiments.in_turn(units, no_report)
+    assert late[:4] == kept[-1]
+    for name, frame in experiments.joined(whole).items():
+        pd.testing.assert_frame_equal(frame, experiments.joined(late)[name])
+
+
+def test_permutation_frames_name_text_scope_and_rows(runs):
+    units = experiments.permutation_units(runs, [Scope(0, 1), Scope(1)], DRAWS)
+    frames = experiments.joined(experiments.in_turn(units, no_report))
+    assert len(frames["draws"]) == 3 * 2 * 6
+    assert len(frames["replaced"]) == 3 * 2 * len(EDITS)
+    assert frames["draws"]["tokens"].unique().tolist() == [8, 10, 4]
+    assert frames["draws"]["head"].isna().sum() == 18
+    summary = permutation.per_text(frames["draws"])
+    one = frames["draws"].query("text == 1 and head == 1")["tvd"]
+    row = summary.query("text == 1 and head == 1").iloc[0]
+    assert row["median"] == pytest.approx(np.median(one))
+    assert row["q75"] == pytest.approx(np.quantile(one, 0.75))
+    assert row["draws"] == 6
+
+
+def test_ratios_of_every_head_come_from_the_same_frames(runs):
+    scopes = [Scope(0, head) for head in range(3)]
+    frames = experiments.joined(
+        experiments.in_turn(experiments.permutation_units(runs, scopes, DRAWS), no_report)
+    )
+    ratios = permutation.ratios(permutation.per_text(frames["draws"]), frames["replaced"])
+    zero = frames["replaced"].query("edit == 'zero' and head == 2")["tvd"].mean()
+    medians = frames["draws"].query("head == 2").groupby("text")["tvd"].median().mean()
+    row = ratios.set_index("head").loc[2]
+    assert row["ratio"] == pytest.approx(medians / zero, rel=1e-5)
+    assert row["null_scopes"] == 2
+
+
+def test_violins_count_every_permutation_once(runs):
+    units = experiments.permutation_units(runs, [Scope(0, 1)], DRAWS)
+    frame = permutation.violins(experiments.joined(experiments.in_turn(units, no_report))["draws"])
+    assert frame.groupby("peak_bin")["share"].sum().to_numpy() == pytest.approx(1)
+    assert frame.groupby("peak_bin")["n"].first().sum() == 18
+
+
+@pytest.mark.parametrize("scope", [Scope(1, 2), Scope(0), Scope()])
+def test_adversary_frames_hold_weights_and_outputs_that_belong_together(runs, scope):
+    units = experiments.adversary_units(runs[:1], scope, QUICK)
+    frames = experiments.joined(experiments.in_turn(units, no_report))
+    row = frames["adversaries"].iloc[0]
+    outputs = frames["outputs"]
+    difference = 0.5 * (outputs["real"] - outputs["adversarial"]).abs().sum()
+    assert difference == pytest.approx(row["tvd"], abs=1e-5)
+    assert outputs["real"].sum() == pytest.approx(1)
+    by_row = frames["weights"].groupby("query")[["real", "adversarial"]].sum()
+    assert by_row.to_numpy() == pytest.approx(1, abs=1e-5)
+    assert row["max_jsd"] <= row["attainable_jsd"] <= distances.LN2 + 1e-6
+
+
+def test_every_experiment_carries_the_plain_replacements(runs):
+    for units in (
+        experiments.adversary_units(runs[:1], Scope(0, 1), QUICK),
+        experiments.agreement_units(runs[:1], Scope(0, 1)),
+        experiments.erasure_units(runs[:1], Scope(0, 1), erasure.Erasing(random_orders=1)),
+    ):
+        frames = experiments.joined(experiments.in_turn(units, no_report))
+        assert frames["replaced"]["edit"].tolist() == list(EDITS)
+
+
+def test_importances_are_given_token_by_token(runs):
+    units = experiments.agreement_units(runs[:1], Scope(0, 1))
+    frame = experiments.joined(experiments.in_turn(units, no_report))["importances"]
+    assert frame["token"].tolist() == ["[CLS]", *TEXTS[0].split(), "[SEP]"]
+    assert frame["special"].tolist() == [True, *[False] * 6, True]
+    assert frame["leave one out, token hidden"].isna().tolist() == frame["special"].tolist()
+
+
+def test_texts_beyond_the_models_length_are_left_out(tiny_model):
+    reader = readout.classes(tiny_model("bert-classifier"))
+    long = "cat " * 70
+    assert len(experiments.clean_runs(reader, [long, "the cat"])) == 1
+    with pytest.raises(TextTooLong, match="all 1 texts"):
+        experiments.clean_runs(reader, [long])
+
+
+def test_costs_count_the_runs_that_are_made(runs, monkeypatch):
+    """Counted where the runs are made."""
+    made = []
+    real = runs_module.outcomes
+
+    def counted(run, scope, rule, variants):
+        made.append(variants + 1)
+        return real(run, scope, rule, variants)
+
+    monkeypatch.setattr(runs_module, "outcomes", counted)
+    lengths = [run.length for run in runs[:1]]
+    erasing = erasure.Erasing(random_orders=2)
+    experiments.in_turn(experiments.permutation_units(runs[:1], [Scope(1, 0)], DRAWS), no_report)
+    cost = experiments.permutation_cost(lengths, 2, [Scope(1, 0)], DRAWS)
+    assert abs(sum(made) - cost.runs) <= 3
+    made.clear()
+    erasure.erasure(runs[0], Scope(), erasing)
+    at_most = experiments.erasure_cost(lengths, 2, Scope(), erasing).runs
+    assert 0.5 * at_most <= sum(made) <= at_most
+
+
+def test_a_cost_is_a_sentence():
+    said = experiments.Cost(1234, 10**6).statement(5e-5)
+    assert said == "About 1,234 runs of a text from the edited layer on, about 50 s."
+    assert "17 min" in experiments.Cost(1, 2 * 10**7).statement(5e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: permutation.Draws(number=0),
+        lambda: adversary.Settings(epsilon=0.0),
+        lambda: adversary.Settings(restarts=0),
+        lambda: erasure.Erasing(random_orders=0),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make):
+    with pytest.raises(BadInput):
+        make()
+
+
+def perturb(*arguments, capsys):
+    status = main(["perturb", "--device", "cpu", "--format", "json", *arguments])
+    out = capsys.readouterr().out
+    frames = {}
+    for block in out.split("# ")[1:]:
+        name, _, body = block.partition("\n")
+        frames[name] = json.loads(body)
+    return status, frames
+
+
+def test_the_command_line_gives_the_same_frames(tiny_folder, tmp_path, runs, capsys):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS))
+    status, frames = perturb(
+        "--model", str(tiny_folder("bert-classifier")), "--data", str(texts),
+        "--layer", "1", "--head", "2", "--permutations", "6", "--others", "2",
+        capsys=capsys,
+    )  # fmt: skip
+    assert status == 0
+    units = experiments.permutation_units(runs, [Scope(1, 2)], DRAWS)
+    expected = experiments.joined(experiments.in_turn(units, no_report))["draws"]
+    found = [row for row in frames["draws"] if (row["layer"], row["head"]) == (1, 2)]
+    assert [row["tvd"] for row in found] == pytest.approx(expected["tvd"].tolist(), abs=1e-6)
+    assert len(frames["ratios"]) == 3
+
+
+def test_every_experiment_runs_from_the_command_line_on_a_causal_model(tiny_folder, capsys):
+    experiments_asked = [
+        word for name in ("adversary", "agreement", "erasure") for word in ("--experiment", name)
+    ]
+    status, frames = perturb(
+        "--model", str(tiny_folder("gpt2")), "--text", "a cat ran", "--layer", "0",
+        "--rows", "read-out", "--steps", "2", "--restarts", "2", "--random-orders", "2",
+        "--checkpoint", str(tiny_folder("gpt2")), *experiments_asked,
+        capsys=capsys,
+    )  # fmt: skip
+    assert status == 0
+    assert {"adversaries", "agreement", "flips", "checkpoints"} <= set(frames)
+    assert all(row["jsd"] == 0 for row in frames["checkpoints"])
+    assert "not a score" in frames["adversaries"][0]["note"]
+
+
+def test_a_head_that_is_not_there_is_one_sentence(tiny_folder, capsys):
+    arguments = ["perturb", "--model", str(tiny_folder("gpt2")), "--text", "a cat", "--layer", "7"]
+    assert main(arguments) == 2
+    assert "layer 7 came" in capsys.readouterr().err
+
+
+def test_undefined_numbers_are_missing_in_the_frames(tiny_model):
+    one = experiments.clean_runs(readout.next_token(tiny_model("gpt2"), where="last"), ["a"])
+    units = experiments.permutation_units(one, [Scope(0, 0)], DRAWS)
+    frames = experiments.joined(experiments.in_turn(units, no_report))
+    summary = permutation.per_text(frames["draws"])
+    assert math.isnan(summary["median"].item())
+    assert summary["peak_bin"].item() == "undefined"
+    assert permutation.violins(frames["draws"]).empty
