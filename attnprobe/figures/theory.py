@@ -6,7 +6,7 @@ import pandas as pd
 from attnprobe.figures.axes import across, series, tips, upward
 from attnprobe.figures.colour import Limits, colour_scale
 from attnprobe.figures.theme import COLOURS, Mode, themed
-from attnprobe.figures.values import column, finite, inline
+from attnprobe.figures.values import column, finite, inline, native
 from attnprobe.metrics import Quantity, quantity
 
 
@@ -21,21 +21,21 @@ def labelled_grid(
     palette: str = "viridis",
     cell: tuple[int, int] = (40, 28),
 ) -> alt.LayerChart:
-    """A value for each pair of `row` (upwards in the order of the frame) and `across_`.
+    """A value for each pair of `row` (downwards) and `across_`, both in the order of the frame.
 
-    For axes that are numbers with steps of their own, such as widths and rates. Undefined cells are
-    left blank. `cell` is the width and height of one in px.
+    For axes whose steps are names or unevenly spaced numbers. Undefined cells are left blank.
+    `cell` is the width and height of one in px.
     """
     q, down, right = quantity(value), quantity(row), quantity(across_)
     scale = colour_scale(finite(frame, q.name), q, mode, palette=palette, limits=limits)
-    rows, columns = (list(dict.fromkeys(column(frame, axis.name))) for axis in (down, right))
+    rows, columns = (native(column(frame, axis.name)).unique().tolist() for axis in (down, right))
     width, height = cell[0] * len(columns), cell[1] * len(rows)
     cells = (
         alt.Chart(inline(frame, [down.name, right.name, q.name]))
         .mark_rect()
         .encode(
             x=_steps(alt.X, right, columns),
-            y=_steps(alt.Y, down, rows[::-1]),
+            y=_steps(alt.Y, down, rows),
             color=alt.Color(
                 f"{q.name}:Q", scale=scale.scale(), legend=scale.legend(max(140, min(280, width)))
             ),
@@ -45,14 +45,13 @@ def labelled_grid(
     return themed(
         alt.layer(cells, width=width, height=height),
         mode,
-        alt_text=f"Heat map of {q.title} for {down.title} (upwards) by {right.title}.",
+        alt_text=f"Heat map of {q.title} for {down.title} by {right.title}.",
     )
 
 
-def _steps(channel, q: Quantity, values: list):
+def _steps(channel, q: Quantity, values: list) -> alt.X | alt.Y:
     axis = alt.Axis(labelAngle=0, ticks=False, domain=False, labelOverlap="greedy")
-    order = [float(v) if isinstance(v, float) else int(v) for v in values]
-    return channel(f"{q.name}:O", title=q.title, sort=order, axis=axis)
+    return channel(f"{q.name}:O", title=q.title, sort=values, axis=axis)
 
 
 def grouped_bars(

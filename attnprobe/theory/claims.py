@@ -22,7 +22,11 @@ _HOLDS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One number of a claim. `right` is the value that should have been claimed, if it differs."""
+    """One number of a claim.
+
+    `right` is the value that should have been claimed, if it differs; `digits` the claimed number
+    as it was printed, if it was.
+    """
 
     quantity: str
     claimed: float
@@ -30,6 +34,7 @@ class Check:
     tolerance: float = 0.0
     relation: str = "="
     right: float | None = None
+    digits: str = ""
 
     @property
     def holds(self) -> bool:
@@ -60,7 +65,7 @@ def printed(quantity: str, digits: str, measured: float, right: float | None = N
     """
     unit = 10.0 ** Decimal(digits).as_tuple().exponent
     slack = unit * (0.5 + 1e-6)
-    return Check(quantity, float(digits), float(measured), slack, right=right)
+    return Check(quantity, float(digits), float(measured), slack, right=right, digits=digits)
 
 
 def verdict(claim: Claim, checks: Iterable[Check]) -> str:
@@ -73,7 +78,8 @@ def verdict(claim: Claim, checks: Iterable[Check]) -> str:
 def measured(claims: Iterable[Claim]) -> pd.DataFrame:
     """Every check of every claim, measured now.
 
-    Columns: claim, quantity, relation, claimed, measured, tolerance, holds, right, verdict.
+    Columns: claim, quantity, relation, claimed, printed (the claimed digits, if they were),
+    measured, tolerance, holds, right, verdict.
     """
     return pd.DataFrame([row for claim in claims for row in _rows(claim)])
 
@@ -87,6 +93,7 @@ def _rows(claim: Claim) -> list[dict]:
             "quantity": check.quantity,
             "relation": check.relation,
             "claimed": check.claimed,
+            "printed": check.digits,
             "measured": check.measured,
             "tolerance": check.tolerance,
             "holds": check.holds,

@@ -132,11 +132,11 @@ def phase(lab: Lab) -> None:
     with st.container(horizontal=True):
         for name, title in (("1/√d_k", "Divided by √d_k"), ("none", "Not divided")):
             part = frame[frame["division"] == name]
+            part = part.sort_values(["d_k", "rate"], ascending=[False, True])
             lab.show(
                 f"phase-{'divided' if name != 'none' else 'undivided'}", title, part,
                 lambda mode, part=part: pictures.labelled_grid(
-                    part.sort_values(["d_k", "rate"]), Quantity("d_k", "d_k"),
-                    Quantity("rate", "learning rate"),
+                    part, Quantity("d_k", "d_k"), Quantity("rate", "learning rate"),
                     Quantity("frozen", "frozen runs", "share", domain=(0, 1)),
                     mode=mode, limits=(0.0, 1.0), cell=(52, 30),
                 ),

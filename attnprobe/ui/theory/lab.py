@@ -167,13 +167,14 @@ def _verdict(lab: Lab, claim: Claim, outcome: str) -> None:
 def beside(rows: pd.DataFrame) -> pd.DataFrame:
     """The frame of `claims.measured` as a table to read: numbers of six digits, signs for holds."""
     relation = rows["relation"].where(rows["relation"] != "=", "")
-    claimed = zip(relation, rows["claimed"], strict=True)
+    numbers = rows["claimed"].map("{:.6g}".format)
+    claimed = rows["printed"].where(rows["printed"] != "", relation + " " + numbers)
     table = {
         "claim": rows["claim"],
         "quantity": rows["quantity"],
-        "claimed": [f"{sign} {value:.6g}".strip() for sign, value in claimed],
-        "measured": [f"{value:.6g}" for value in rows["measured"]],
-        "holds": ["✓" if holds else "✗" for holds in rows["holds"]],
+        "claimed": claimed.str.strip(),
+        "measured": rows["measured"].map("{:.6g}".format),
+        "holds": rows["holds"].map({True: "✓", False: "✗"}),
     }
     right = pd.to_numeric(rows["right"])
     if right.notna().any():

@@ -112,7 +112,7 @@ def direction(lab: Lab) -> None:
     lab.show(
         "asymmetry", f"Scaled logits, {kind} projections", part,
         lambda mode: pictures.labelled_grid(
-            part.iloc[::-1], "query", "key",
+            part, "query", "key",
             Quantity("scaled_logit", "scaled logit", kind="diverging"), mode=mode, cell=(24, 24),
         ),
         f"Twelve random tokens, d_model = 32, d_k = 8, seed {seed}; entry (i, j): what token i "

@@ -135,7 +135,7 @@ def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
 def _jacobian_map(frame: pd.DataFrame, mode: figures.Mode):
     cell = max(14, min(44, 264 // len(set(frame["score"]))))
     return pictures.labelled_grid(
-        frame.iloc[::-1],
+        frame,
         Quantity("weight", "weight of key"),
         Quantity("score", "score of key"),
         Quantity("derivative", "∂ weight / ∂ score", kind="diverging"),
