@@ -38,7 +38,7 @@ with ui.page("Overview", question="What do the heads of this model do on this te
     table = ui.head_table(view)
     with st.container(horizontal=True):
         clicked = overview.atlas(view, table, METRICS[metric])
-        ticked = overview.heads(table, METRICS[metric])
+        ticked = overview.heads(view, table, METRICS[metric])
     head = clicked or ticked
     if head:
         ui.select_head(view, head["layer"], head["head"], page=INSPECTOR)

@@ -17,6 +17,10 @@ class TooLarge(AttnprobeError):
     """The work would not fit into memory or would take unreasonably long."""
 
 
+class DeviceFull(TooLarge):
+    """An accelerator has no room left; the same work may fit on the CPU."""
+
+
 class BadText(AttnprobeError):
     """The text yields nothing to look at: empty, blank, or not encodable."""
 

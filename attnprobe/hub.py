@@ -62,6 +62,19 @@ def snapshot(name: str, revision: str | None = None, progress: Progress | None =
         ) from error
 
 
+def needs_download(name: str, revision: str | None = None) -> bool:
+    """Whether `snapshot` would have to ask the Hub: not in the cache, and going online is allowed.
+
+    False for what is no id at all: `snapshot` says so without asking.
+    """
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        return _cached(name, revision) is None
+    except HFValidationError:
+        return False
+
+
 def cached_models() -> tuple[str, ...]:
     """Ids of models in the local cache whose family attnprobe supports, by name."""
     try:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from attnprobe import capture, cutting
-from attnprobe.errors import TooLarge
+from attnprobe.errors import DeviceFull
 from attnprobe.families import Family
 from attnprobe.text import Batch, Reader, Tokens
 
@@ -114,7 +114,7 @@ class LoadedModel:
                 return module(**inputs, return_dict=False)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
-            raise TooLarge(
+            raise DeviceFull(
                 f"{batch.ids.numel():,} tokens do not fit on {self.device} beside {self.name}; "
                 "shorten the text, choose a window of it, or choose device cpu"
             ) from error

@@ -4,7 +4,7 @@ import psutil
 import torch
 from transformers import PretrainedConfig
 
-from attnprobe.errors import TooLarge
+from attnprobe.errors import DeviceFull, TooLarge
 from attnprobe.families import Family
 
 WORKING_SPACE = 1.25
@@ -31,10 +31,14 @@ def free(device: torch.device) -> int:
 
 
 def require(what: str, needed: int, device: torch.device, remedy: str) -> None:
-    """Raises `TooLarge` with both figures when `needed` bytes are not free on the device."""
+    """Raises `TooLarge` with both figures when `needed` bytes are not free on the device.
+
+    On an accelerator it is a `DeviceFull`.
+    """
     available = free(device)
     if needed > available:
-        raise TooLarge(
+        refusal = TooLarge if device.type == "cpu" else DeviceFull
+        raise refusal(
             f"{what} needs about {size(needed)} on {device} and {size(available)} are free; "
             f"{remedy}"
         )

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from attnprobe import capture, cut_models, hub, memory, sources
-from attnprobe.errors import BadInput, TooLarge, UnsupportedModel
+from attnprobe.errors import BadInput, DeviceFull, UnsupportedModel
 from attnprobe.families import Family, family_of
 from attnprobe.loaded import LoadedModel
 from attnprobe.proof import prove
@@ -191,7 +191,7 @@ def _move(model: PreTrainedModel, name: str, device: torch.device) -> None:
         model.to(device)
     except torch.OutOfMemoryError as error:
         torch.cuda.empty_cache()
-        raise TooLarge(f"{name} does not fit on {device}; choose device cpu") from error
+        raise DeviceFull(f"{name} does not fit on {device}; choose device cpu") from error
 
 
 def _read(

@@ -85,6 +85,12 @@ def find(name: str, revision: str | None = None, progress: hub.Progress | None =
     return Source(name, folder, "Hugging Face Hub", _licence(folder), folder.name)
 
 
+def needs_download(name: str, revision: str | None = None) -> bool:
+    """Whether `find` would have to fetch the model from the Hub first."""
+    local = name.startswith("bundled:") or _is_folder(Path(name))
+    return not local and hub.needs_download(name, revision)
+
+
 def _is_folder(path: Path) -> bool:
     try:
         return path.expanduser().is_dir()

@@ -13,15 +13,16 @@ with ui.page("Head inspector", question="Which token looks at which, and how fir
     )  # fmt: skip
     inspector.numbers(view, trace, ui.head_table(view))
     head = inspector.head_of(view, trace, kind)
-    left, right = st.columns([3, 2])
-    with left:
-        inspector.token_map(head)
-    with right:
-        inspector.pinned_row(head)
+    wide = inspector.is_wide(view)
+    above, beside = (st.container(), None) if wide else st.columns([3, 2])
     left, right = st.columns(2)
-    with left:
+    with above:
+        inspector.token_map(head)
+    with left if wide else beside:
+        inspector.pinned_row(head)
+    with right if wide else left:
         inspector.lines(view, trace)
-    with right:
+    with st.container() if wide else right:
         clicked = inspector.small_pictures(view, trace)
     if clicked is not None:
         ui.select_head(view, view.layer, clicked)

@@ -126,7 +126,7 @@ def test_a_stepper_moves_the_head_and_the_link(bert):
     app = opened(PAGES[1], bert, "the cat sat")
     app.number_input(key="head:Head inspector").set_value(2).run()
     assert nothing_broke(app)
-    assert app.query_params["head"] == ["2"]
+    assert app.query_params["head"] == "2"
     assert any("Layer 0, head 2" in each.value for each in app.markdown)
 
 

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
-import streamlit as st
 import torch
 
+from attnprobe import sources
 from attnprobe.models import LoadedModel, load
 from attnprobe.scratch.certificate import certify
 from attnprobe.text import Tokens
 from attnprobe.trace import Trace
 from attnprobe.trace import head_table as table_of_heads
 from attnprobe.trace import trace as trace_of
+from attnprobe.ui import cost
 from attnprobe.ui.lock import TORCH, tick
 from attnprobe.ui.view import View
 
@@ -49,10 +50,19 @@ class Store:
         with self._lock:
             self._kept[digest] = result
             self._kept.move_to_end(digest)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self._drop(self._most)
+
+    def make_room(self) -> None:
+        """Lets the oldest go before another one comes, where two at a time would be too many."""
+        with self._lock:
+            self._drop(self._most - 1)
+
+    def _drop(self, most: int) -> None:
+        while len(self._kept) > most:
+            self._kept.popitem(last=False)
 
 
+MODELS = Store(2)
 TRACES = Store(6)
 RESULTS = Store(96)
 
@@ -84,11 +94,12 @@ def computed(view: View, name: str, parameters: dict[str, Any], function: Callab
 
 def trace(view: View) -> Trace:
     """What every head computes on the view's text."""
-    return kept(
-        TRACES,
-        digest_of("trace", view.digest),
-        lambda tick: trace_of(view.loaded, view.tokens, tick=tick),
-    )
+
+    def make(tick: Tick) -> Trace:
+        with cost.timed(view.loaded, len(view.tokens)):
+            return trace_of(view.loaded, view.tokens, tick=tick)
+
+    return kept(TRACES, digest_of("trace", view.digest), make)
 
 
 def head_table(view: View) -> pd.DataFrame:
@@ -122,21 +133,31 @@ def count(loaded: LoadedModel, text: str) -> int:
 
 
 def model(name: str, device: str, dtype: str, revision: str | None) -> LoadedModel:
-    """A loaded model, shared by all sessions; at most two are in memory."""
-    key = digest_of(name, device, dtype, revision, _stamp(name))
-    return _model(key, name, device, dtype, revision)
+    """A loaded model, shared by all sessions; at most two are in memory.
+
+    The one used longest ago is let go before a third is read, but not for a name that leads
+    nowhere.
+    """
+    digest = digest_of(name, device, dtype, revision, _stamp(name))
+    found = MODELS.get(digest)
+    if found is not None:
+        return found
+    with TORCH.taken():
+        tick()
+        found = MODELS.get(digest)
+        if found is None:
+            sources.find(name, revision)
+            MODELS.make_room()
+            _free()
+            found = load(name, device=device, dtype=dtype, revision=revision)
+            MODELS.put(digest, found)
+    return found
 
 
-def _release(_: LoadedModel) -> None:
+def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-@st.cache_resource(max_entries=2, show_spinner=False, on_release=_release)
-def _model(key: str, _name: str, _device: str, _dtype: str, _revision: str | None) -> LoadedModel:
-    with TORCH.taken():
-        return load(_name, device=_device, dtype=_dtype, revision=_revision)
 
 
 def _stamp(name: str) -> list[list[Any]]:

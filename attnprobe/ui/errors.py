@@ -6,13 +6,18 @@ from types import TracebackType
 
 import streamlit as st
 
-from attnprobe.errors import AttnprobeError
+from attnprobe.errors import AttnprobeError, DeviceFull
+from attnprobe.ui import state
 
 _LOG = logging.getLogger("attnprobe")
 _DEFECT = (
     "This part of the page failed because of a defect in attnprobe. The details are in the log "
     "of the server; another head, text or model may work."
 )
+
+
+class NotHere(AttnprobeError):
+    """The chosen model has not been downloaded yet: nothing went wrong, something is to be done."""
 
 
 class explained(AbstractContextManager):
@@ -27,12 +32,25 @@ class explained(AbstractContextManager):
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        if isinstance(error, AttnprobeError):
+        if isinstance(error, NotHere):
+            st.info(plain(str(error)), icon=":material/download:")
+        elif isinstance(error, AttnprobeError):
             st.error(plain(str(error)), icon=":material/error:")
+            if isinstance(error, DeviceFull):
+                _offer_the_cpu()
         else:
             _LOG.error("a page failed", exc_info=(kind, error, tb))
             st.error(_DEFECT, icon=":material/bug_report:")
         return True
+
+
+def _offer_the_cpu() -> None:
+    st.button(
+        "Go on on the CPU",
+        key="go on on the cpu",
+        icon=":material/memory:",
+        on_click=lambda: st.session_state.__setitem__(state.DEVICE, "cpu"),
+    )
 
 
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]()<>#+-!|~:$"})

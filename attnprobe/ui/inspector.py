@@ -1,7 +1,7 @@
 """The panels of the head inspector: numbers, token map, pinned row, small pictures, lines."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from numbers import Real
 
 import numpy as np
 import pandas as pd
@@ -21,47 +21,83 @@ KINDS = {"raw logits": "raw_logit", "scaled logits": "scaled_logit", "weights": 
 ROW = "row"
 ZOOM = "zoom"
 SQRT_FROM = 48
+WIDE_FROM = 24
 PER_QUERY = 3
 HEADS = Store(8)
 
 
 @dataclass(frozen=True, eq=False)
+class Numbers:
+    """One head's numbers [query key], undefined where a query may not see; kept between runs."""
+
+    values: np.ndarray
+    frame: pd.DataFrame
+    rows: pd.DataFrame
+
+
+@dataclass(frozen=True, eq=False)
 class Head:
-    """One head on the screen: its numbers [query key], undefined where a query may not see."""
+    """One head on the screen of one person."""
 
     view: View
     trace: Trace
-    values: np.ndarray
     quantity: Quantity
-    rows: pd.DataFrame
+    numbers: Numbers
 
     @property
     def tokens(self) -> tuple[str, ...]:
         return self.view.tokens.display
 
-    @cached_property
+    @property
+    def number(self) -> Quantity:
+        """What is shown, where no colours are meant."""
+        return METRICS[self.quantity.name]
+
+    @property
+    def values(self) -> np.ndarray:
+        return self.numbers.values
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """One line per query; see `row_frame`."""
+        return self.numbers.rows
+
+    @property
     def frame(self) -> pd.DataFrame:
         """The numbers as a table, one line per cell."""
-        return figures.matrix_frame(self.values, self.tokens, self.quantity.name)
+        return self.numbers.frame
+
+
+def is_wide(view: View) -> bool:
+    """Whether the text is so long that its token map needs the whole width of the page."""
+    return len(view.tokens) >= WIDE_FROM
 
 
 def head_of(view: View, trace: Trace, kind: str) -> Head:
     """The chosen head as raw logits, scaled logits or weights, with its row statistics."""
+    quantity = METRICS[KINDS[kind]]
+    digest = digest_of(view.digest, view.layer, view.head, kind)
+    numbers = kept(HEADS, digest, lambda tick: numbers_of(view, trace, kind))
+    return Head(view, trace, _shown(quantity, len(view.tokens)), numbers)
 
-    def make(tick) -> Head:
-        read = {
-            "raw logits": trace.raw_logits,
-            "scaled logits": trace.scaled_logits,
-            "weights": trace.weights,
-        }[kind]
-        values = read(view.layer, view.head).double().cpu().numpy()
-        values = np.where(trace.valid().cpu().numpy(), values, np.nan)
-        quantity = METRICS[KINDS[kind]]
-        if kind == "weights" and len(view.tokens) > SQRT_FROM:
-            quantity = replace(quantity, scale="sqrt", label="weight, colours by square root")
-        return Head(view, trace, values, quantity, row_frame(view, trace))
 
-    return kept(HEADS, digest_of(view.digest, view.layer, view.head, kind), make)
+def numbers_of(view: View, trace: Trace, kind: str) -> Numbers:
+    read = {
+        "raw logits": trace.raw_logits,
+        "scaled logits": trace.scaled_logits,
+        "weights": trace.weights,
+    }[kind]
+    values = read(view.layer, view.head).double().cpu().numpy()
+    values = np.where(trace.valid().cpu().numpy(), values, np.nan)
+    frame = figures.matrix_frame(values, view.tokens.display, KINDS[kind])
+    return Numbers(values, frame, row_frame(view, trace))
+
+
+def _shown(q: Quantity, n_tokens: int) -> Quantity:
+    """Weights of a long text are small: their colours go by the square root."""
+    if q.name != "weight" or n_tokens <= SQRT_FROM:
+        return q
+    return replace(q, scale="sqrt", label="weight, colours by square root")
 
 
 def row_frame(view: View, trace: Trace) -> pd.DataFrame:
@@ -85,8 +121,14 @@ def row_frame(view: View, trace: Trace) -> pd.DataFrame:
 def numbers(view: View, trace: Trace, table: pd.DataFrame) -> None:
     """The head's line of the table of heads."""
     line = table[(table["layer"] == view.layer) & (table["head"] == view.head)].iloc[0]
+    rows = int(line["rows"])
     metrics(
         *((label, value(line[name]), described(METRICS[name])) for label, name in NUMBERS.items()),
+        (
+            "Saturated rows",
+            "–" if not rows else f"{round(line['saturated'] * rows)} of {rows}",
+            described(METRICS["saturated"]),
+        ),
         ("Scale", f"{trace.scales[view.layer]:.4g}", "The factor that the model puts on q·k."),
     )
 
@@ -95,7 +137,6 @@ NUMBERS = {
     "Entropy (nats)": "entropy",
     "Effective keys": "effective_keys",
     "Peak": "peak",
-    "Saturated rows": "saturated",
     "Jacobian ‖J‖": "jacobian_frobenius",
 }
 
@@ -104,7 +145,7 @@ def described(q: Quantity) -> str:
     return f"{q.title}. {q.definition}"
 
 
-def value(number: float) -> str:
+def value(number: Real) -> str:
     """Three digits, or a dash where the number is undefined."""
     return "–" if pd.isna(number) else f"{number:.3g}".replace("-", "−")
 
@@ -113,7 +154,7 @@ def token_map(head: Head) -> None:
     """The map with its row statistics; a click pins a row, a drag zooms."""
     n, row, zoom = len(head.tokens), pinned(head), zoomed(head)
     figure = map_figure(head, row)
-    title = f"Layer {head.view.layer}, head {head.view.head}: {head.quantity.label}"
+    title = f"Layer {head.view.layer}, head {head.view.head}: {head.number.label}"
     with card(title, caption=map_caption(head, zoom), export=figure):
         event = components.heatmap(
             head.values,
@@ -196,7 +237,7 @@ def pinned_row(head: Head) -> None:
     frame = frame[frame["query"] == row]
 
     def chart(mode: figures.Mode):
-        return figures.row_bars(frame, head.quantity, mode=mode, width=420, height=150)
+        return figures.row_bars(frame, head.number, mode=mode, width=420, height=150)
 
     figure = Figure(
         name=f"row-{row}-{head.quantity.name}",
@@ -213,10 +254,16 @@ def pinned_row(head: Head) -> None:
             row_table(head, row),
             hide_index=True,
             height="stretch",
-            column_config={
-                "weight": st.column_config.ProgressColumn("weight", format="%.4f", max_value=1.0)
-            },
+            column_config=ROW_COLUMNS,
         )
+
+
+ROW_COLUMNS = {
+    "token": st.column_config.TextColumn("key", width=70),
+    "weight": st.column_config.ProgressColumn("weight", format="%.4f", max_value=1.0, width=110),
+    "scaled logit": st.column_config.NumberColumn("scaled", format="%.3f", width=58),
+    "raw logit": st.column_config.NumberColumn("raw", format="%.3f", width=58),
+}
 
 
 def row_table(head: Head, row: int) -> pd.DataFrame:
@@ -230,8 +277,7 @@ def row_table(head: Head, row: int) -> pd.DataFrame:
     }
     frame = pd.DataFrame({name: v.double().cpu()[seen].numpy() for name, v in columns.items()})
     keys = seen.nonzero()[:, 0].tolist()
-    frame.insert(0, "key", keys)
-    frame.insert(1, "token", [head.tokens[key] for key in keys])
+    frame.insert(0, "token", [f"{head.tokens[key]} ({key})" for key in keys])
     return frame.sort_values("weight", ascending=False, kind="stable")
 
 
@@ -247,9 +293,7 @@ def row_caption(head: Head, row: int) -> str:
 
 def small_pictures(view: View, trace: Trace) -> int | None:
     """All heads of the layer side by side; the one that was clicked in this run, or None."""
-    weight = METRICS["weight"]
-    if len(view.tokens) > SQRT_FROM:
-        weight = replace(weight, scale="sqrt", label="weight, colours by square root")
+    weight = _shown(METRICS["weight"], len(view.tokens))
     pictures = computed(
         view, "pictures", {"layer": view.layer}, lambda tick: pooled_weights(trace, view.layer)
     )

@@ -11,7 +11,7 @@ from attnprobe.ui.errors import plain
 from attnprobe.ui.show import card, metrics, provenance, show
 from attnprobe.ui.view import View
 
-SHOWN = ("entropy", "effective_keys", "peak", "saturated", "jacobian_frobenius")
+SHOWN = ("entropy", "peak", "saturated", "jacobian_frobenius")
 
 
 def what_is_loaded(loaded: LoadedModel, title: str) -> None:
@@ -29,15 +29,28 @@ def what_is_loaded(loaded: LoadedModel, title: str) -> None:
         ),
     )
     sees = "each token sees itself and earlier ones" if loaded.causal else "every token sees all"
+    revision = f" at revision {loaded.revision[:12]}" if loaded.revision else ""
     facts = (
-        f"**{plain(title)}**: {loaded.family.model_type}, {loaded.head_kind}, {sees}",
-        plain(loaded.origin),
+        f"**{plain(title)}**: {loaded.family.model_type}, {sees}",
+        f"{plain(loaded.origin)}{plain(revision)}",
         f"licence {plain(loaded.licence or 'not stated')}",
         f"{loaded.precision} on {loaded.device}",
     )
-    st.caption(" · ".join(facts))
+    st.caption(" · ".join(facts) + f"  \n{READS_OUT[loaded.head_kind]}")
     for note in loaded.notes:
         st.caption(f":material/info: {plain(note)}")
+
+
+READS_OUT = {
+    "bare encoder": "A bare encoder: it gives a vector per token, and experiments read out how "
+    "close the text's mean vector is to labels of your own.",
+    "masked LM": "A masked language model: experiments read out what it puts in a masked token's "
+    "place.",
+    "causal LM": "A causal language model: experiments read out its next token.",
+    "sequence classification": "A classifier of texts: experiments read out its class.",
+    "token classification": "A tagger of tokens: it names a class for each token; experiments read "
+    "out the encoder beneath it, by labels of your own.",
+}
 
 
 def short(count: int) -> str:
@@ -69,17 +82,26 @@ def atlas(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
     )  # fmt: skip
 
 
-def heads(table: pd.DataFrame, q: Quantity) -> dict | None:
+def heads(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
     """The table of heads, highest first; the head whose row was clicked in this run, or None."""
     names = list(dict.fromkeys([q.name, *SHOWN]))
     frame = table[["layer", "head", *names]].sort_values(q.name, ascending=False)
-    config = {name: number_column(METRICS[name]) for name in names}
-    with card("All heads", caption="Click a column to sort, tick a row to open the head."):
+    narrow = {axis: st.column_config.NumberColumn(axis, width=48) for axis in ("layer", "head")}
+    figure = Figure(
+        name="heads",
+        chart_for=lambda mode: figures.head_map(table, q, mode=mode),
+        frame=table,
+        caption="One row per head.",
+        alt="Table of heads.",
+        provenance=provenance(view),
+    )
+    caption = "Click a column to sort, tick a row to open the head."
+    with card("All heads", caption=caption, export=figure, formats=("csv",)):
         event = st.dataframe(
             frame,
             hide_index=True,
             height="stretch",
-            column_config=config,
+            column_config=narrow | {name: number_column(METRICS[name]) for name in names},
             on_select="rerun",
             selection_mode="single-row",
             key=f"heads:{q.name}",

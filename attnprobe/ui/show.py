@@ -10,7 +10,9 @@ import pandas as pd
 import streamlit as st
 
 import attnprobe
-from attnprobe.export import FORMATS, Figure, Provenance, file_name, render
+from attnprobe.export import FORMATS, Figure, Format, Provenance, file_name, render
+from attnprobe.loaded import LoadedModel
+from attnprobe.text import Tokens
 from attnprobe.ui.errors import plain
 from attnprobe.ui.view import View
 
@@ -24,18 +26,20 @@ def card(
     *,
     caption: str = "",
     export: Figure | None = None,
+    formats: Sequence[Format] = FORMATS,
     key: str = "",
     width: Width = "stretch",
 ) -> Iterator[None]:
     """A bordered frame with a title, the block's content, a caption and, with `export`, a menu.
 
     `key` tells the menus of one page apart; needed with `export` when two figures share a name.
+    `formats` are what the menu offers: ("csv",) for a table without a picture.
     """
     with st.container(border=True, height="stretch", width=width):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f"**{plain(title)}**", width="stretch")
             if export is not None:
-                _export_menu(export, key or export.name)
+                _export_menu(export, key or export.name, formats)
         yield
         if caption:
             st.caption(plain(caption))
@@ -109,9 +113,9 @@ def _generation(key: str, selected: Mapping[str, Any] | None) -> int:
     return count
 
 
-def _export_menu(figure: Figure, key: str) -> None:
+def _export_menu(figure: Figure, key: str, formats: Sequence[Format]) -> None:
     with st.popover("Export", icon=":material/download:", type="tertiary"):
-        for form in FORMATS:
+        for form in formats:
             st.download_button(
                 form.upper(),
                 data=partial(render, figure, form),
@@ -145,9 +149,6 @@ def provenance(
     loaded, tokens = view.loaded, view.tokens
     if loaded is None:
         return Provenance("none", versions=versions(), excluded=excluded, extra=extra)
-    window = (
-        {} if tokens.window is None else {"window": "from token {}, {} long".format(*tokens.window)}
-    )
     return Provenance(
         model=loaded.name,
         revision=loaded.revision or "",
@@ -159,8 +160,18 @@ def provenance(
         certificate=summary(view.certificate),
         versions=versions(),
         excluded=excluded,
-        extra=window | extra,
+        extra=_part_of_text(loaded, tokens) | extra,
     )
+
+
+def _part_of_text(loaded: LoadedModel, tokens: Tokens) -> dict[str, str]:
+    """What a reader has to know of the text beside its tokens."""
+    facts = {}
+    if tokens.window is not None:
+        facts["window"] = "from token {}, {} long".format(*tokens.window)
+    if not loaded.reader.prefix and tokens.special[0]:
+        facts["begins with"] = tokens.display[0]
+    return facts
 
 
 def summary(certificate: pd.DataFrame) -> str:

@@ -2,27 +2,25 @@
 
 from collections.abc import MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import streamlit as st
-import torch
 from streamlit.errors import StreamlitPageNotFoundError
 
 from attnprobe.errors import AttnprobeError, CertificateFailed
-from attnprobe.models import DTYPES, LoadedModel
-from attnprobe.sources import BUNDLED
+from attnprobe.models import LoadedModel
 from attnprobe.text import Tokens
-from attnprobe.ui import cached, state
-from attnprobe.ui.errors import plain
+from attnprobe.ui import cached, cost, download, picker, state
+from attnprobe.ui.errors import NotHere, plain
 from attnprobe.ui.examples import EXAMPLES
+from attnprobe.ui.picker import Asked
 from attnprobe.ui.view import View
 
 HOME = Path(__file__).parents[2]
 DEFAULT_MODEL = "bundled:bert"
-TYPED, RECENT = "typed", "recent"
+TYPED = "typed"
 
 
 def view(page: str, *, needs_model: bool) -> View:
@@ -33,28 +31,29 @@ def view(page: str, *, needs_model: bool) -> View:
     now = state.chosen(DEFAULT_MODEL)
     with st.sidebar:
         contents()
-        name, settings = _model(page, now)
+        asked = picker.model(page, now)
         text = _text(page)
         below = st.container()
     try:
-        return _loaded_view(page, now, name, settings, text, below)
+        return _loaded_view(page, now, asked, text, below)
     except AttnprobeError as error:
         if needs_model:
             raise
-        with below:
-            st.caption(plain(str(error)))
+        if not isinstance(error, NotHere):
+            below.caption(plain(str(error)))
         state.write()
         return View(None, None, None, None, None, mode())
 
 
-def _loaded_view(page, now, name, settings, text, below) -> View:
-    with st.spinner(f"Loading {plain(name)} …", show_time=True):
-        loaded = cached.model(name, settings.device, settings.precision, settings.revision)
-    _remember(name)
+def _loaded_view(page: str, now: dict[str, Any], asked: Asked, text: str, below) -> View:
+    with below:
+        loaded = _load(asked)
+    picker.remember(asked.name)
     with below:
         tokens = _tokens(loaded, text)
         _head(page, now, loaded)
     state.write()
+    cost.require(loaded, len(tokens))
     half = View(loaded, tokens, now[state.LAYER], now[state.HEAD], None, mode())
     with st.spinner("Proving the numbers …", show_time=True):
         proof = cached.certificate(loaded, tokens, half.digest)
@@ -62,6 +61,16 @@ def _loaded_view(page, now, name, settings, text, below) -> View:
         _certificate(proof)
     _refuse_red(proof)
     return View(loaded, tokens, half.layer, half.head, proof, half.mode)
+
+
+def _load(asked: Asked) -> LoadedModel:
+    if not download.ready(asked.name, asked.revision):
+        raise NotHere(
+            f"{asked.name} is not on this machine; download it in the sidebar or choose another "
+            "model"
+        )
+    with st.spinner(f"Loading {plain(asked.name)} …", show_time=True):
+        return cached.model(asked.name, asked.device, asked.precision, asked.revision)
 
 
 def mode() -> str:
@@ -95,62 +104,6 @@ def contents() -> None:
 def title_of(path: Path) -> str:
     """1_Head_inspector.py as "Head inspector"."""
     return path.stem.split("_", 1)[1].replace("_", " ")
-
-
-@dataclass(frozen=True)
-class _Settings:
-    device: str
-    precision: str
-    revision: str | None
-
-
-def _model(page: str, now: MutableMapping[str, Any]) -> tuple[str, _Settings]:
-    names = list(dict.fromkeys([*BUNDLED, *st.session_state.get(RECENT, []), now[state.MODEL]]))
-    name = _widget(
-        page,
-        now,
-        state.MODEL,
-        lambda key, take: st.selectbox(
-            "Model",
-            names,
-            key=key,
-            on_change=take,
-            accept_new_options=True,
-            format_func=_title,
-            help="A bundled model, a folder that `save_pretrained` wrote, or a Hugging Face id. "
-            "Type to add your own.",
-        ),
-    )
-    with st.expander("Device and precision"):
-        settings = _Settings(
-            st.selectbox("Device", _devices(), key="device", persist_state="session"),
-            st.selectbox("Precision", list(DTYPES), key="precision", persist_state="session"),
-            st.text_input(
-                "Revision",
-                key="revision",
-                persist_state="session",
-                placeholder="newest",
-                help="Branch, tag or commit of a Hugging Face id.",
-            ).strip()
-            or None,
-        )
-    return name.strip(), settings
-
-
-def _title(name: str) -> str:
-    return BUNDLED[name].title if name in BUNDLED else name
-
-
-def _devices() -> list[str]:
-    extra = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return ["auto", "cpu", *(device for device, there in extra.items() if there)]
-
-
-def _remember(name: str) -> None:
-    recent = st.session_state.setdefault(RECENT, [])
-    if name not in BUNDLED and name not in recent:
-        recent.insert(0, name)
-        del recent[8:]
 
 
 def _widget(page: str, now: MutableMapping[str, Any], key: str, draw) -> Any:
@@ -200,8 +153,9 @@ def _tokens(loaded: LoadedModel, text: str) -> Tokens:
     )
     total = cached.count(loaded, text) + begin
     if total <= loaded.max_tokens:
-        st.caption(f"{total:,} of at most {loaded.max_tokens:,} tokens")
-        return cached.read(loaded, text, None, begin)
+        tokens = cached.read(loaded, text, None, begin)
+        st.caption(f"{total:,} of at most {loaded.max_tokens:,} tokens{cost.stated(loaded, total)}")
+        return tokens
     room = loaded.reader.room - begin
     st.caption(
         f"The text is {total:,} tokens long and the model reads at most {loaded.max_tokens:,}: "
@@ -214,7 +168,9 @@ def _tokens(loaded: LoadedModel, text: str) -> Tokens:
     length = right.number_input(
         "Length", 1, room, value=room, key=f"window_length:{room}", persist_state="session"
     )
-    return cached.read(loaded, text, (start, length), begin)
+    tokens = cached.read(loaded, text, (start, length), begin)
+    st.caption(f"{len(tokens):,} tokens are shown{cost.stated(loaded, len(tokens))}")
+    return tokens
 
 
 def _head(page: str, now: MutableMapping[str, Any], loaded: LoadedModel) -> None:

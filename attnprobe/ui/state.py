@@ -12,15 +12,27 @@ import streamlit as st
 
 CHOSEN = "chosen"
 WRITTEN = "written"
-MODEL, LAYER, HEAD = "model", "layer", "head"
+MODEL, REVISION, LAYER, HEAD = "model", "revision", "layer", "head"
 NUMBERS = (LAYER, HEAD)
+DEVICE = "device"
 
 
 def chosen(default_model: str) -> dict[str, Any]:
     """The choice of this session after the URL has had its say; edit it in place."""
     now = st.session_state.setdefault(CHOSEN, {MODEL: default_model, LAYER: 0, HEAD: 0})
-    now |= parsed(changed(st.query_params.to_dict(), st.session_state.setdefault(WRITTEN, {})))
+    said = parsed(changed(st.query_params.to_dict(), st.session_state.setdefault(WRITTEN, {})))
+    if MODEL in said:
+        now.pop(REVISION, None)
+    now |= said
     return now
+
+
+def take_model(now: dict[str, Any], name: str, revision: str = "") -> None:
+    """Chooses another model; a revision belongs to the model that it was given with."""
+    now[MODEL] = name
+    now.pop(REVISION, None)
+    if revision:
+        now[REVISION] = revision
 
 
 def changed(url: Mapping[str, str], written: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from attnprobe.figures.raster import pool_max, stride
 from attnprobe.figures.theme import Mode
 from attnprobe.metrics import Quantity
 
-MOST_CELLS = 160
+MOST_CELLS = 192
 """Cells a side that a token map draws; more are pooled by their maximum."""
 
 _HERE = Path(__file__).parent

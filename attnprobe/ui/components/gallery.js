@@ -36,7 +36,7 @@ function pictures(data) {
   });
 }
 
-/* Whole pixels for each cell, so that all cells are of one size. */
+/* Whole pixels for each cell where cells are large enough to be told apart; full rows first. */
 function layout(view, width) {
   const count = view.titles.length;
   let best = null;
@@ -44,8 +44,9 @@ function layout(view, width) {
     const room = Math.min(LARGEST, (width - GAP * (columns - 1)) / columns);
     if (room < SMALLEST && columns > 1) break;
     const rows = Math.ceil(count / columns), filled = count / (rows * columns);
-    const size = room >= view.side ? view.side * Math.floor(room / view.side) : Math.floor(room);
-    const score = filled * columns;
+    const whole = Math.floor(room / view.side);
+    const size = whole >= 2 ? view.side * whole : Math.floor(room);
+    const score = filled ** 2 * columns;
     if (!best || score >= best.score) best = { columns, rows, size, score };
   }
   return best;
@@ -80,7 +81,7 @@ function paint(canvas, view, root) {
   canvas.height = Math.round(height * ratio);
   const pen = canvas.getContext("2d");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pen.imageSmoothingEnabled = false;
+  pen.imageSmoothingEnabled = grid.size % view.side !== 0;
   view.images.forEach((image, i) => {
     const { x, y } = place(view, i), strong = i === view.chosen || i === view.hover;
     pen.font = `${strong ? "700 " : ""}11px ${style.fontFamily}`;

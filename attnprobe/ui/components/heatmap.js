@@ -57,7 +57,8 @@ function picture({ rows, columns, colours }) {
 function layout(view, width, pen) {
   const wide = (words) => Math.min(104, Math.max(...words.map((w) => pen.measureText(w).width), 8));
   const left = wide(view.query) + GAP + 16;
-  const strip = Math.max(44, Math.min(92, (width - left) * 0.15));
+  const share = (width - left) * 0.15;
+  const strip = share > 70 ? Math.min(92, share) : 44;
   const room = width - left - view.strips.length * (strip + GAP) - GAP;
   const step = Math.max(1, Math.min(MOST_CELL, Math.floor(room / Math.max(view.columns, view.rows))));
   const upright = step < 16;
@@ -135,9 +136,11 @@ function clip(pen, word, most) {
 function axes(pen, view, p, ink, soft, font) {
   const every = stride(p.step), hover = view.hover;
   pen.textBaseline = "middle";
+  const apart = (i, j) => i === j || Math.abs(i - j) * p.step >= LABEL;
+  const chosen = [hover ? hover.row : null, view.row].filter((row) => row !== null);
   view.query.forEach((word, i) => {
-    const strong = (hover && hover.row === i) || view.row === i;
-    if (i % every && !strong) return;
+    const strong = chosen.includes(i);
+    if (!strong && (i % every || !chosen.every((row) => apart(i, row)))) return;
     pen.fillStyle = ink;
     pen.font = `${strong ? "700 " : ""}${LABEL}px ${font}`;
     pen.textAlign = "right";
@@ -145,7 +148,7 @@ function axes(pen, view, p, ink, soft, font) {
   });
   view.key.forEach((word, i) => {
     const strong = hover && hover.column === i;
-    if (i % every && !strong) return;
+    if (!strong && (i % every || (hover && !apart(i, hover.column)))) return;
     pen.save();
     pen.fillStyle = ink;
     pen.font = `${strong ? "700 " : ""}${LABEL}px ${font}`;
@@ -175,7 +178,8 @@ function strips(pen, view, p, ink, soft, font, style) {
     pen.font = `600 ${LABEL}px ${font}`;
     pen.textAlign = "left";
     pen.textBaseline = "bottom";
-    pen.fillText(strip.title, x, p.top - GAP);
+    const title = p.strip > 70 ? [strip.title] : strip.title.split(" ");
+    title.forEach((line, i) => pen.fillText(line, x, p.top - GAP - 12 * (title.length - 1 - i)));
     pen.textBaseline = "middle";
     pen.font = `${Math.min(LABEL, Math.max(8, p.step - 2))}px ${font}`;
     strip.values.forEach((value, i) => {

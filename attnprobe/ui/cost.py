@@ -1,0 +1,71 @@
+"""What a text will cost before it is computed: memory from its size, time from what was measured.
+
+The time scales the last trace of the same model on this machine by arithmetic operations; before a
+first trace there is none and nothing is said about it.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attnprobe import memory
+from attnprobe.models import LoadedModel
+
+WORTH_SAYING = 128
+"""Tokens from which a text's cost is stated."""
+
+_pace: dict[str, float] = {}
+_MOST = 16
+
+
+def bytes_for(loaded: LoadedModel, tokens: int) -> int:
+    """What the trace of a text keeps in memory."""
+    embeddings = loaded.model.get_input_embeddings().weight
+    return memory.trace_bytes(
+        loaded.n_layers,
+        loaded.n_heads,
+        loaded.d_model,
+        embeddings.shape[0],
+        tokens,
+        embeddings.element_size(),
+    )
+
+
+def operations(loaded: LoadedModel, tokens: int) -> int:
+    """About how many multiply-adds a forward pass takes: every weight per token, and attention."""
+    return tokens * loaded.parameters + 2 * loaded.n_layers * loaded.d_model * tokens**2
+
+
+@contextmanager
+def timed(loaded: LoadedModel, tokens: int) -> Iterator[None]:
+    """Notes how long the block takes for a text of this length."""
+    start = time.perf_counter()
+    yield
+    _pace[loaded.key] = (time.perf_counter() - start) / operations(loaded, tokens)
+    while len(_pace) > _MOST:
+        _pace.pop(next(iter(_pace)))
+
+
+def seconds_for(loaded: LoadedModel, tokens: int) -> float | None:
+    """How long the trace of a text may take here, or None before anything was measured."""
+    pace = _pace.get(loaded.key)
+    return None if pace is None else pace * operations(loaded, tokens)
+
+
+def stated(loaded: LoadedModel, tokens: int) -> str:
+    """The cost of a longer text, as the end of a sentence; nothing for a short one."""
+    if tokens < WORTH_SAYING:
+        return ""
+    seconds = seconds_for(loaded, tokens)
+    time_ = "" if seconds is None else f", a pass about {seconds:.2g} s"
+    return f"; about {memory.size(bytes_for(loaded, tokens))}{time_}"
+
+
+def require(loaded: LoadedModel, tokens: int) -> None:
+    """Refuses a text that does not fit before any of it is computed."""
+    memory.require(
+        f"a text of {tokens:,} tokens",
+        bytes_for(loaded, tokens),
+        loaded.device,
+        "shorten it or choose a window of it",
+    )
