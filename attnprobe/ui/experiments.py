@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import streamlit as st
 
 from attnprobe import data, readout
-from attnprobe.data import TextSet
+from attnprobe.data import LabelledText, TextSet
 from attnprobe.errors import BadInput
 from attnprobe.export import Provenance
 from attnprobe.loaded import LoadedModel
@@ -17,8 +17,11 @@ from attnprobe.ui.show import provenance
 from attnprobe.ui.view import View
 
 TOPICS, PROSE, TYPED, FILE = "Bundled topics", "Bundled prose", "Typed", "File"
+THIS = "This text"
 SOURCES = (TOPICS, PROSE, TYPED, FILE)
-USUAL = 40
+USUAL, FEW = 40, 8
+PARAGRAPH = 128
+"""Positions from which a model reads the bundled prose, a paragraph at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,11 @@ class Experiment:
     view: View
     texts: TextSet
     readout: ReadOut
+    make: Callable[[LoadedModel], ReadOut]
+
+    def on(self, other: LoadedModel) -> "Experiment":
+        """The same texts and kind of read-out for another model."""
+        return replace(self, readout=self.make(other))
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -44,28 +52,41 @@ class Experiment:
 
     def provenance(self, **extra: object) -> Provenance:
         """For figures about a set of texts instead of the sidebar's text."""
-        facts = {"texts": f"{self.texts.name}, {len(self.texts)} in all", **extra}
-        made = provenance(self.page, read_out=self.readout.statement, **facts)
+        facts = {
+            "texts": f"{self.texts.name}, {len(self.texts)} in all",
+            "read-out": self.readout.statement,
+        }
+        made = provenance(self.page, **facts, **extra)
         return replace(made, text_digest=self.texts.digest, n_tokens=None)
 
 
-def experiment(view: View) -> Experiment:
-    """The widgets for texts and read-out, and what they say; raises `BadInput` in one sentence."""
+def experiment(view: View, *, one_text: bool = False) -> Experiment:
+    """The widgets for texts and read-out, and what they say; raises `BadInput` in one sentence.
+
+    `one_text` is for experiments that mean something on a single text: they may take the sidebar's,
+    begin with few texts, and read a language model after the text.
+    """
     left, right = st.columns(2)
     with left:
-        texts = _limited(_texts(view.loaded))
+        texts = _source(view, one_text)
+        texts = _limited(_fitting(texts, view.loaded), FEW if one_text else USUAL)
     with right:
-        read, texts = _readout(view, texts)
+        read, make, texts = _readout(view, texts, last_first=one_text)
     tokens = Tokens(texts.digest, (), (), (), (), (), 0)
-    return Experiment(view, replace(view, tokens=tokens), texts, read)
+    return Experiment(view, replace(view, tokens=tokens), texts, read, make)
 
 
-def _texts(loaded: LoadedModel) -> TextSet:
-    usual = PROSE if loaded.causal else TOPICS
+def _source(view: View, one_text: bool) -> TextSet:
+    loaded = view.loaded
+    usual = PROSE if loaded.causal and loaded.max_tokens >= PARAGRAPH else TOPICS
+    sources = (THIS, *SOURCES) if one_text else SOURCES
     source = st.segmented_control(
-        "Texts", SOURCES, default=usual, required=True, key="experiment_source",
-        persist_state="session",
+        "Texts", sources, default=THIS if one_text else usual, required=True,
+        key=f"experiment_source:{len(sources)}", persist_state="session",
     )  # fmt: skip
+    if source == THIS:
+        sentences = data.bundled("topics").sentences
+        return TextSet("the sidebar's text", (LabelledText(view.tokens.text),), sentences)
     return _READ[source]()
 
 
@@ -95,34 +116,61 @@ _READ: Mapping[str, Callable[[], TextSet]] = {
 }
 
 
-def _limited(texts: TextSet) -> TextSet:
+def _fitting(texts: TextSet, loaded: LoadedModel) -> TextSet:
+    """The texts that the model can read whole; says how many are left out."""
+    counts = [loaded.reader.count(text.text) for text in texts.texts]
+    least = 2 + len(loaded.reader.prefix) + len(loaded.reader.suffix)
+    fitting = tuple(
+        text
+        for text, count in zip(texts.texts, counts, strict=True)
+        if least <= count <= loaded.max_tokens
+    )
+    if not fitting:
+        raise BadInput(
+            f"none of the {len(texts)} texts fits: the model reads {least} to "
+            f"{loaded.max_tokens:,} tokens; choose shorter or longer texts"
+        )
+    if len(fitting) < len(texts):
+        st.caption(
+            f":material/info: {len(texts) - len(fitting)} of {len(texts)} texts have fewer than "
+            f"{least} or more than {loaded.max_tokens:,} tokens and are left out."
+        )
+    return replace(texts, texts=fitting)
+
+
+def _limited(texts: TextSet, usual: int) -> TextSet:
     if len(texts) < 3:
         return texts
     count = st.slider(
         "How many texts (evenly over the classes)",
-        2, len(texts), min(USUAL, len(texts)), key=f"experiment_count:{texts.digest}",
+        2, len(texts), min(usual, len(texts)), key=f"experiment_count:{texts.digest}",
         persist_state="session",
     )  # fmt: skip
     return texts.first(count)
 
 
-def _readout(view: View, texts: TextSet) -> tuple[ReadOut, TextSet]:
-    """The read-out, and the texts with the label sentences that it uses."""
+Make = Callable[[LoadedModel], ReadOut]
+
+
+def _readout(view: View, texts: TextSet, *, last_first: bool) -> tuple[ReadOut, Make, TextSet]:
+    """The read-out, how it is made, and the texts with the label sentences that it uses."""
     names = [*_OWN.get(view.loaded.head_kind, {}), SENTENCES]
+    usual = names.index(AFTER) if last_first and AFTER in names else 0
     name = st.selectbox(
-        "Read-out", names, key=f"experiment_readout:{view.loaded.head_kind}",
+        "Read-out", names, usual, key=f"experiment_readout:{view.loaded.head_kind}:{usual}",
         persist_state="session",
     )  # fmt: skip
     if name == SENTENCES:
         return _label_sentences(view, texts)
-    return _OWN[view.loaded.head_kind][name](view.loaded), texts
+    make = _OWN[view.loaded.head_kind][name]
+    return make(view.loaded), make, texts
 
 
-SENTENCES = "label sentences"
+SENTENCES, AFTER = "label sentences", "next token, after the text"
 _OWN: Mapping[str, Mapping[str, Callable[[LoadedModel], ReadOut]]] = {
     "causal LM": {
         "next token, every position": readout.next_token,
-        "next token, after the text": lambda loaded: readout.next_token(loaded, where="last"),
+        AFTER: lambda loaded: readout.next_token(loaded, where="last"),
     },
     "masked LM": {
         "masked token, 15 % at once": readout.masked_token,
@@ -132,7 +180,7 @@ _OWN: Mapping[str, Mapping[str, Callable[[LoadedModel], ReadOut]]] = {
 }
 
 
-def _label_sentences(view: View, texts: TextSet) -> tuple[ReadOut, TextSet]:
+def _label_sentences(view: View, texts: TextSet) -> tuple[ReadOut, Make, TextSet]:
     value = st.text_area(
         "Label sentences, one a line: label = sentence",
         "\n".join(f"{label} = {sentence}" for label, sentence in texts.sentences.items()),
@@ -146,13 +194,17 @@ def _label_sentences(view: View, texts: TextSet) -> tuple[ReadOut, TextSet]:
         key="experiment_temperature", persist_state="session",
     )  # fmt: skip
     sentences = parsed(value)
+
+    def make(loaded: LoadedModel) -> ReadOut:
+        return readout.label_sentences(loaded, sentences, temperature=temperature)
+
     read = computed(
         replace(view, tokens=Tokens("", (), (), (), (), (), 0)),
         "label sentences",
         {"sentences": list(sentences.items()), "temperature": temperature},
-        lambda tick: readout.label_sentences(view.loaded, sentences, temperature=temperature),
+        lambda tick: make(view.loaded),
     )
-    return read, replace(texts, sentences=sentences)
+    return read, make, replace(texts, sentences=sentences)
 
 
 def parsed(value: str) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Where the figures in the documentation come from: `python -m benchmarks NAME [--json]`."""

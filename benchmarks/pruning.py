@@ -1,0 +1,171 @@
+"""Every head of a 12 × 12 model switched off by itself: three ways to the same 144 distributions.
+
+GPT-2-small's geometry with random weights, one text, the next token after it. Every way computes
+vocabulary logits at that one position. The ways take turns; ratios are of medians.
+"""
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+from jaxtyping import Float
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from attnprobe import capture
+from attnprobe.analyses import ablation, sweeps
+from attnprobe.analyses.pruning import importance
+from attnprobe.families import FAMILIES
+from attnprobe.loaded import LoadedModel
+from attnprobe.readout import Examples, ReadOut, next_token
+from attnprobe.text import Batch, Reader
+
+HELP = "144 single-head ablations: masked passes, one batch, and resumed sweeps"
+LAYERS, HEADS, WIDTH = 12, 12, 768
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 256])
+    parser.add_argument("--rounds", type=int, nargs="+", default=[5, 3, 1], help="one per length")
+    parser.add_argument(
+        "--layers",
+        type=int,
+        nargs="+",
+        default=list(range(LAYERS)),
+        help="ablate the heads of these layers alone; pairs that add up to 11 keep the ratio fair",
+    )
+
+
+def small_geometry() -> LoadedModel:
+    """GPT-2 small with seeded random weights and a byte-level tokenizer."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        n_layer=LAYERS, n_head=HEADS, n_embd=WIDTH, attn_implementation=capture.IMPLEMENTATION
+    )
+    model = GPT2LMHeadModel(config).eval().requires_grad_(False)
+    family = FAMILIES["gpt2"]
+    capture.wrap_layers(family.layer_list(model), family)
+    return LoadedModel(
+        "GPT-2-small geometry", None, "random weights", None, Path(), model,
+        Reader(_bytes(), config.n_positions), family, "causal LM", LAYERS, HEADS, WIDTH,
+        config.n_positions,
+    )  # fmt: skip
+
+
+def _bytes() -> PreTrainedTokenizerFast:
+    vocabulary = {piece: i for i, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def one_text(tokens: int) -> Examples:
+    """Random ids; the read-out looks at the last position."""
+    ids = torch.randint(256, (1, tokens), generator=torch.Generator().manual_seed(1))
+    zero = torch.zeros(1, dtype=torch.long)
+    return Examples(Batch(ids, ids >= 0), zero, zero + tokens - 1, zero, None, 1)
+
+
+def _last(loaded: LoadedModel, batch: Batch) -> Float[Tensor, "variant class"]:
+    """Log-probabilities after the text, vocabulary logits at that position alone."""
+    hidden = loaded.hidden(batch)[:, -1]
+    return loaded.family.vocabulary_logits(loaded.model, hidden).log_softmax(-1)
+
+
+@torch.no_grad()
+def masked_passes(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
+    """A full pass for each head, with that head gated to 0."""
+    rows = []
+    for layer in layers:
+        for head in range(HEADS):
+            with capture.watching(capture.gate({(layer, head): 0.0})):
+                rows.append(_last(read.loaded, examples.batch))
+    return torch.cat(rows)
+
+
+@torch.no_grad()
+def one_batch(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
+    """All heads in one batch of full passes."""
+    each = torch.eye(LAYERS * HEADS).reshape(LAYERS, HEADS, LAYERS, HEADS)[list(layers)]
+    gates = (1 - each.flatten(0, 1)).transpose(0, 1)
+    with capture.watching(capture.gate(gates)):
+        return _last(read.loaded, examples.batch.repeat(gates.shape[1]))
+
+
+def resumed(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
+    """attnprobe's sweep: each layer's twelve from that layer on."""
+    base = sweeps.unedited(read, examples)
+    gates = 1 - torch.eye(HEADS)
+    rows = []
+    for layer in layers:
+        own = base.calls[layer].edited
+
+        def contexts(some: Tensor, own: Tensor = own) -> Tensor:
+            return ablation.blend(gates[some][:, None, :, None, None], own, torch.zeros_like(own))
+
+        rows += [found[:, 0] for _, found in sweeps.variants(base, layer, contexts, HEADS)]
+    return torch.cat(rows)
+
+
+def plain(read: ReadOut, examples: Examples, layers: Sequence[int] = ()) -> Tensor:
+    """One forward pass as it is."""
+    with torch.no_grad():
+        return _last(read.loaded, examples.batch)
+
+
+def gradient(read: ReadOut, examples: Examples, layers: Sequence[int] = ()) -> Tensor:
+    """Importance of all 144 heads."""
+    return importance.gate_gradients(read, examples)
+
+
+Way = Callable[[ReadOut, Examples, Sequence[int]], Tensor]
+WAYS: dict[str, Way] = {"masked": masked_passes, "batch": one_batch, "resumed": resumed}
+
+
+def measure(args: Namespace) -> dict[str, object]:
+    """Seconds and ratios per length, and the largest difference between the results."""
+    read = next_token(small_geometry(), where="last")
+    found: dict[str, object] = {"heads": len(args.layers) * HEADS}
+    for tokens, rounds in zip(args.tokens, args.rounds, strict=True):
+        examples = one_text(tokens)
+        results, wall, used = _rounds(WAYS, read, examples, args.layers, rounds)
+        for name in WAYS:
+            found[f"{name}_s_T{tokens}"] = wall[name]
+            found[f"{name}_cpu_s_T{tokens}"] = used[name]
+        for name in ("masked", "batch"):
+            found[f"speedup_over_{name}_T{tokens}"] = wall[name] / wall["resumed"]
+            found[f"cpu_speedup_over_{name}_T{tokens}"] = used[name] / used["resumed"]
+        gap = max(float((results[n] - results["masked"]).abs().max()) for n in ("batch", "resumed"))
+        found[f"largest_difference_T{tokens}"] = gap
+        found[f"rounds_T{tokens}"] = rounds
+        ways = {"plain": plain, "gradient": gradient}
+        _, _, used = _rounds(ways, read, examples, (), 5)
+        found[f"importance_in_forwards_T{tokens}"] = used["gradient"] / used["plain"]
+    return found
+
+
+def _rounds(
+    ways: dict[str, Way], read: ReadOut, examples: Examples, layers: Sequence[int], rounds: int
+) -> tuple[dict[str, Tensor], dict[str, float], dict[str, float]]:
+    """Results, and median wall and processor seconds, of the ways taking turns."""
+    plain(read, examples)
+    results: dict[str, Tensor] = {}
+    wall: dict[str, list[float]] = {name: [] for name in ways}
+    used: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        for name in list(ways)[:: 1 if number % 2 else -1]:
+            begin, processor = time.perf_counter(), time.process_time()
+            results[name] = ways[name](read, examples, layers)
+            wall[name].append(time.perf_counter() - begin)
+            used[name].append(time.process_time() - processor)
+    return (
+        results,
+        {name: median(times) for name, times in wall.items()},
+        {name: median(times) for name, times in used.items()},
+    )
