@@ -7,8 +7,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from attnprobe.errors import BadInput
-from attnprobe.theory import EXPERIMENTS
-from attnprobe.ui.theory import SECTIONS, lab
+from attnprobe.theory import EXPERIMENTS, cost, linear
+from attnprobe.ui.theory import SECTIONS, freezing, lab
 from attnprobe.ui.theory.scores import parsed
 
 PAGE = Path(__file__).parents[1] / "pages" / "6_Theory_lab.py"
@@ -77,7 +77,7 @@ def test_the_page_works_without_a_model():
 def test_own_scores_are_drawn_and_nonsense_is_one_sentence(bert):
     app = opened("softmax", bert)
     preset = next(each for each in app.get("button_group") if each.key == "theory:preset")
-    preset.set_value(["own scores"]).run()
+    preset.set_value("own scores").run()
     assert not app.error
     app.text_input(key="theory:scores").set_value("1, two").run()
     assert not app.exception
@@ -113,9 +113,43 @@ def test_every_claim_belongs_to_one_part_of_its_own_section():
     assert list(SECTIONS) == list(EXPERIMENTS)
 
 
-def test_a_run_that_was_started_ends_with_its_figures(bert, monkeypatch):
-    from attnprobe.ui.theory import freezing
+def test_the_scores_of_the_second_preset_are_named(bert):
+    app = opened("softmax", bert)
+    preset = next(each for each in app.get("button_group") if each.key == "theory:preset")
+    preset.set_value("Tom, New York, lives").run()
+    assert not app.exception
+    assert not app.error
+    assert {each.value for each in app.metric} >= {"40", "8", "5", "0.9537"}
 
+
+def test_play_moves_the_step_on(bert):
+    app = opened("freezing", bert)
+    assert app.slider(key="theory:step").value == 0
+    app.button(key="theory:play").click().run()
+    assert not app.exception
+    assert app.slider(key="theory:step").value > 0
+
+
+@pytest.mark.parametrize(
+    ("section", "module", "name", "values", "key", "added"),
+    [
+        ("linear", linear, "LENGTHS", (64, 128), "theory linear time:start", 2),
+        ("cost", cost, "HEADS", (1, 3), "theory head time:start", 1),
+    ],
+)
+def test_measured_times_are_drawn_when_they_were_asked_for(
+    section, module, name, values, key, added, bert, monkeypatch
+):
+    monkeypatch.setattr(module, name, values)
+    app = opened(section, bert)
+    before = charts(app)
+    app.button(key=key).click().run()
+    assert not app.exception
+    assert not app.error
+    assert charts(app) == before + added
+
+
+def test_a_run_that_was_started_ends_with_its_figures(bert, monkeypatch):
     monkeypatch.setattr(freezing, "DIMS", (4, 8))
     monkeypatch.setattr(freezing, "RATES", (0.5,))
     app = opened("freezing", bert)

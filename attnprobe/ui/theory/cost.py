@@ -32,6 +32,7 @@ def features(lab: Lab) -> None:
         d_k = st.select_slider("d_k", (16, 32, 64, 128), 64, key="theory:linear_d_k", width=260)
     settings = {"d_k": d_k, "component_std": std, "repeats": 4, "seed": 0}
     frame = lab.frame("linear", linear.linear, **settings)
+    on_model = lab.on_model("linear")
     with st.container(horizontal=True):
         lab.show(
             "linear", "Error against the number of features", frame,
@@ -41,8 +42,8 @@ def features(lab: Lab) -> None:
             wide=True,
             **settings,
         )  # fmt: skip
-    if lab.on_model("linear"):
-        _real_features(lab)
+        if on_model:
+            _real_features(lab)
 
 
 def _error_curves(frame: pd.DataFrame, mode: figures.Mode):
@@ -76,7 +77,8 @@ def _real_features(lab: Lab) -> None:
         "linear-model", "The same on this head", frame,
         lambda mode: _error_curves(frame, mode),
         "The head's own queries, keys and values, every query seeing every key; mean over 4 draws "
-        "of features, seed 0. What exceeds double precision is left out.",
+        "of features, seed 0. Where the predicted error is far above 1, such a mean has not "
+        "settled. What exceeds double precision is left out.",
         wide=True,
         of_head=True,
     )  # fmt: skip
@@ -168,12 +170,12 @@ def heads(lab: Lab) -> None:
             lambda mode: figures.curves(
                 tidy, Quantity("heads", "heads h", format="d"),
                 Quantity("ratio", "times that of one head", domain=(0, None)), by="what",
-                dots=True, mode=mode, width=WIDE, height=HIGH,
+                dots=True, mode=mode, width=460, height=HIGH,
             ),
             f"One layer, d_model = {d_model}, T = {tokens:,}. Scores of all heads take "
             f"{frame['score_bytes'].iloc[0] / cost.MIB:,.4g} MiB with one head and "
             f"{frame['score_bytes'].iloc[-1] / cost.MIB:,.4g} MiB with twelve.",
-            d_model=d_model, tokens=tokens,
+            wide=True, d_model=d_model, tokens=tokens,
         )  # fmt: skip
         _measured_heads(lab)
 

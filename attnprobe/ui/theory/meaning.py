@@ -20,18 +20,20 @@ NORM = Quantity("jacobian_frobenius", "‖J‖, Frobenius", "weight per logit", 
 def saturated_row(lab: Lab) -> None:
     """‖J‖ against ε for three arrangements, and the rows of the chosen head under the bound."""
     frame = lab.frame("meaning", meaning.meaning)
-    lab.show(
-        "saturated-row", "Jacobian of a row with peak 1 − ε", frame,
-        lambda mode: figures.curves(
-            frame, EPSILON, NORM, by="arrangement", mode=mode, width=460, height=260
-        ),
-        "Twelve keys; ε goes to one rival, evenly to all, or at random (the largest of 200 "
-        "draws, seed 0). One rival reaches the bound 2ε(1 − ε).",
-        seed=0,
-        wide=True,
-    )  # fmt: skip
-    if lab.on_model("bound"):
-        _rows_under_the_bound(lab)
+    on_model = lab.on_model("bound")
+    with st.container(horizontal=True):
+        lab.show(
+            "saturated-row", "Jacobian of a row with peak 1 − ε", frame,
+            lambda mode: figures.curves(
+                frame, EPSILON, NORM, by="arrangement", mode=mode, width=460, height=260
+            ),
+            "Twelve keys; ε goes to one rival, evenly to all, or at random (the largest of 200 "
+            "draws, seed 0). One rival reaches the bound 2ε(1 − ε).",
+            seed=0,
+            wide=True,
+        )  # fmt: skip
+        if on_model:
+            _rows_under_the_bound(lab)
 
 
 def _rows_under_the_bound(lab: Lab) -> None:
@@ -44,10 +46,11 @@ def _rows_under_the_bound(lab: Lab) -> None:
         raise BadInput("no row of this text sees two keys; type a longer text")
     line = frame.dropna().sort_values("epsilon")
     bound = line.assign(jacobian_frobenius=line["bound"], bound="2ε(1 − ε)")
+    bounds = None if line.empty else bound
     lab.show_on_model(
         "saturated-row-model", "Rows of this head", frame,
         lambda mode: figures.scatter(
-            frame, EPSILON, NORM, names=("query",), bounds=bound, mode=mode, width=460, height=260
+            frame, EPSILON, NORM, names=("query",), bounds=bounds, mode=mode, width=460, height=260
         ),
         "One point per query that sees two keys or more. The bound holds for ε ≤ ½.",
         of_head=True,
@@ -152,20 +155,22 @@ def kernels(lab: Lab) -> None:
     seed = st.number_input("Seed", 0, 10**6, 0, key="theory:kernel_seed", width=140)
     spreads = tuple(round(0.1 * i, 1) for i in range(13))
     frame = lab.frame("kernels", meaning.kernels, spreads=spreads, seed=seed)
-    lab.show(
-        "kernels", "Kernel forms against softmax attention", frame,
-        lambda mode: figures.curves(
-            frame, Quantity("spread", "spread of ln ‖k‖"),
-            Quantity("max_abs_difference", "largest difference of the outputs"), by="kernel",
-            dots=True, mode=mode, width=460, height=240,
-        ),
-        f"Twelve queries of various norms, d_k = 16, seed {seed}. At spread 0 all keys have norm "
-        "√d_k.",
-        seed=seed,
-        wide=True,
-    )  # fmt: skip
-    if lab.on_model("kernels"):
-        _real_kernels(lab)
+    on_model = lab.on_model("kernels")
+    with st.container(horizontal=True):
+        lab.show(
+            "kernels", "Kernel forms against softmax attention", frame,
+            lambda mode: figures.curves(
+                frame, Quantity("spread", "spread of ln ‖k‖"),
+                Quantity("max_abs_difference", "largest difference of the outputs"), by="kernel",
+                dots=True, mode=mode, width=460, height=240,
+            ),
+            f"Twelve queries of various norms, d_k = 16, seed {seed}. At spread 0 all keys have "
+            "norm √d_k.",
+            seed=seed,
+            wide=True,
+        )  # fmt: skip
+        if on_model:
+            _real_kernels(lab)
 
 
 def _real_kernels(lab: Lab) -> None:
@@ -192,19 +197,21 @@ def order(lab: Lab) -> None:
     frame = lab.frame("equivariance", equivariance.equivariance, tokens=tokens, seed=seed)
     difference = Quantity("relative_difference", "difference / largest component", scale="log")
     seen = frame[frame["relative_difference"] > 0]
-    lab.show(
-        "equivariance", "Permuted in, permuted out?", frame,
-        lambda mode: figures.curves(
-            seen, Quantity("permutation", "permutation", format="d"), difference, by="positions",
-            dots=True, mode=mode, width=460, height=HIGH,
-        ),
-        f"One random attention layer, {tokens} tokens, twenty permutations, seed {seed}; 10⁻¹⁶ "
-        "is rounding, and an exact 0 is not drawn.",
-        tokens=tokens, seed=seed,
-        wide=True,
-    )  # fmt: skip
-    if lab.on_model("order"):
-        _model_order(lab)
+    on_model = lab.on_model("order")
+    with st.container(horizontal=True):
+        lab.show(
+            "equivariance", "Permuted in, permuted out?", frame,
+            lambda mode: figures.curves(
+                seen, Quantity("permutation", "permutation", format="d"), difference,
+                by="positions", dots=True, mode=mode, width=460, height=HIGH,
+            ),
+            f"One random attention layer, {tokens} tokens, twenty permutations, seed {seed}; 10⁻¹⁶ "
+            "is rounding, and an exact 0 is not drawn.",
+            tokens=tokens, seed=seed,
+            wide=True,
+        )  # fmt: skip
+        if on_model:
+            _model_order(lab)
 
 
 def _model_order(lab: Lab) -> None:
