@@ -282,6 +282,20 @@ def test_a_model_that_computes_a_nan_is_red_and_says_so(tiny_model):
         require(frame)
 
 
+def test_a_tolerance_without_bound_proves_nothing(special_model):
+    """Weights that overflow in the twin's plain arithmetic must not make everything allowed."""
+    loaded = special_model("gpt2-5")
+    weight = loaded.model.transformer.h[2].mlp.c_proj.weight
+    kept = weight.clone()
+    try:
+        weight.copy_(kept.sign() * 3e38)
+        frame = certify(loaded, TEXT)
+    finally:
+        weight.copy_(kept)
+    assert not np.isfinite(frame["tolerance"]).all()
+    assert (2, "layer output") in red(frame)
+
+
 def test_a_model_that_lets_one_query_see_the_future_is_red(tiny_model):
     frame = edited(tiny_model("gpt2"), lambda call: replace(call, causal=False))
     assert (1, "context") in red(frame)

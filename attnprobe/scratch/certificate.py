@@ -16,6 +16,7 @@ much is allowed, because the reference errs as well as the model.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -101,7 +102,7 @@ def _frame(loaded: LoadedModel, rows: Sequence[Row]) -> pd.DataFrame:
             "stage": stages,
             "max_abs_error": error,
             "tolerance": tolerance,
-            "ok": error <= tolerance,
+            "ok": (error <= tolerance) & np.isfinite(tolerance),
         }
     )
 
