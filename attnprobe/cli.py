@@ -11,11 +11,21 @@ from pathlib import Path
 import pandas as pd
 from transformers.utils import logging as transformers_logging
 
-from attnprobe.commands import certify, heads, models, perturb, prune
+from attnprobe.commands import (
+    certify,
+    heads,
+    jacobian,
+    models,
+    perturb,
+    prune,
+    scaling,
+    scratch,
+    theory,
+)
 from attnprobe.errors import AttnprobeError, BadInput
 from attnprobe.export.files import write
 
-COMMANDS = (models, heads, certify, prune, perturb)
+COMMANDS = (models, heads, certify, scaling, scratch, jacobian, prune, perturb, theory)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int
-from tokenizers import decoders
+from tokenizers import Encoding, decoders
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -27,7 +27,8 @@ class Tokens:
 
     `special` marks tokens that the tokenizer added or that are its control tokens; `words` gives
     the index of the word a token belongs to (None for special tokens). `window` is the slice
-    (start, length) of content tokens that was taken out of `total`, or None for the whole text.
+    (start, length) of content tokens that was taken out of `total`, or None for the whole text;
+    `text` is then that part of it.
     """
 
     text: str
@@ -95,9 +96,9 @@ class Reader:
 
     def count(self, text: str) -> int:
         """Tokens of a text with its special tokens, whatever the limit."""
-        return len(self._content(text)[0]) + len(self.prefix) + len(self.suffix)
+        return len(self._content(text).ids) + len(self.prefix) + len(self.suffix)
 
-    def _content(self, text: str) -> tuple[list[int], list[int | None]]:
+    def _content(self, text: str) -> Encoding:
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -105,8 +106,7 @@ class Reader:
                 f"the text has a lone surrogate at character {error.start}, which is no "
                 "character; remove it or save the file as UTF-8"
             ) from error
-        encoding = self.tokenizer(text, add_special_tokens=False, verbose=False)
-        return encoding["input_ids"], encoding.word_ids()
+        return self.tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
 
     def read(
         self, text: str, *, window: tuple[int, int] | None = None, begin: bool = False
@@ -118,7 +118,8 @@ class Reader:
         `BadText` when there is no content token and `TextTooLong` when the model has too few
         positions: nothing is ever cut off silently.
         """
-        ids, words = self._content(text)
+        content = self._content(text)
+        ids, words = content.ids, content.word_ids
         if not ids:
             raise BadText(
                 "the text is empty for this tokenizer (0 tokens of content came, at least 1 is "
@@ -133,6 +134,8 @@ class Reader:
                     f"the window starts at token {start:,} and the text has {total:,}; "
                     "choose a smaller start"
                 )
+            spans = content.offsets[start : start + length]
+            text = text[spans[0][0] : spans[-1][1]]
         prefix = self.prefix
         if begin and self.begin_id is not None:
             prefix = (self.begin_id,)

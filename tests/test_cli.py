@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 import attnprobe as ap
+from attnprobe.analyses import scaling
 from attnprobe.cli import COMMANDS, main
+from attnprobe.theory import EXPERIMENTS
 
 TEXT = "the cat sat on the mat"
 
@@ -103,3 +105,53 @@ def test_the_module_runs_as_a_program(model):
     )
     assert failed.returncode == 2
     assert len(failed.stderr.strip().splitlines()) == 1
+
+
+def frames_of(arguments, out) -> dict[str, pd.DataFrame]:
+    assert main([*arguments, "--format", "csv", "--out", str(out)]) == 0
+    return {path.stem: pd.read_csv(path) for path in out.glob("*.csv")}
+
+
+def test_scaling_writes_the_frames_of_the_page(model, tmp_path):
+    call = ["scaling", "--model", model, "--text", TEXT, "--layer", "1", "--head", "2"]
+    frames = frames_of([*call, "--in-model"], tmp_path / "scaling")
+    assert set(frames) == {"spread", "causes", "asymmetry", "what_if", "in_model"}
+    expected = scaling.what_if(ap.trace(ap.load(model), TEXT), 1, 2)
+    pd.testing.assert_frame_equal(frames["what_if"], expected, check_dtype=False, rtol=1e-6)
+
+
+def test_scratch_with_a_fault_is_red_and_the_head_s_facts_hold(model, tmp_path):
+    call = ["scratch", "--model", model, "--text", TEXT, "--layer", "0", "--head", "0"]
+    frames = frames_of([*call, "--fault", "no_scale"], tmp_path / "scratch")
+    assert not frames["certificate"].ok.all()
+    assert frames["properties"].holds.all()
+
+
+def test_jacobian_writes_rows_gradients_and_sinks(model, tmp_path):
+    frames = frames_of(["jacobian", "--model", model, "--text", TEXT], tmp_path / "jacobian")
+    assert set(frames) == {"rows", "gradient_heads", "gradient_rows", "sinks"}
+    assert len(frames["gradient_heads"]) == 15
+
+
+def test_a_theory_experiment_is_its_frame(capsys):
+    assert main(["theory", "softmax", "--format", "csv"]) == 0
+    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    pd.testing.assert_frame_equal(printed, EXPERIMENTS["softmax"].run(), check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["scaling", "--head", "1"], "without --layer"),
+        (["scaling", "--layer", "9"], "has 3 layers"),
+        (["scratch", "--layer", "0", "--head", "-1"], "has 5 heads"),
+    ],
+)
+def test_heads_that_are_not_there_are_one_sentence(model, arguments, part, capsys):
+    assert main([*arguments, "--model", model, "--text", TEXT]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_an_unknown_part_of_an_experiment_names_those_there_are(capsys):
+    assert main(["theory", "variance", "--part", "nothing"]) == 2
+    assert "quarter-root" in capsys.readouterr().err

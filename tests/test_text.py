@@ -84,6 +84,8 @@ def test_a_window_takes_its_tokens_and_keeps_the_special_ones():
     tokens = BERT.read("the cat sat on a mat", window=(1, 3))
     assert tokens.display == ("[CLS]", "cat", "sat", "on", "[SEP]")
     assert (tokens.total, tokens.window) == (6, (1, 3))
+    assert tokens.text == "cat sat on"
+    assert BERT.read(tokens.text).ids == tokens.ids
 
 
 def test_a_window_behind_the_end_is_one_sentence():

@@ -40,6 +40,26 @@ def add_text(parser: ArgumentParser) -> None:
     )
 
 
+def add_head(parser: ArgumentParser) -> None:
+    parser.add_argument("--layer", type=int, help="layer, from 0")
+    parser.add_argument("--head", type=int, help="head, from 0; needs --layer")
+
+
+def head_of(args: Namespace, loaded: LoadedModel) -> tuple[int | None, int | None]:
+    """The chosen layer and head, None where not chosen; checked against the model."""
+    if args.head is not None and args.layer is None:
+        raise BadInput("--head came without --layer; give both")
+    for name, number, count in (
+        ("layer", args.layer, loaded.n_layers),
+        ("head", args.head, loaded.n_heads),
+    ):
+        if number is not None and not 0 <= number < count:
+            raise BadInput(
+                f"{name} {number} came and {loaded.name} has {count} {name}s (0 to {count - 1})"
+            )
+    return args.layer, args.head
+
+
 def model_of(args: Namespace) -> LoadedModel:
     return load(args.model, device=args.device, dtype=args.dtype, revision=args.revision)
 

@@ -14,6 +14,7 @@ What there is, by what you have:
 - two numbers per thing: `scatter`, with `bounds` for a theoretical limit
 - a number over a number: `curves`, with bands, log axes and marked points
 - a number per named thing: `bars`
+- a certificate: `stage_frame` then `stage_map`
 
 Clicks come back as a selection named "cell". Labels are cleaned by `safe_label` on the way in.
 """
@@ -33,6 +34,7 @@ from attnprobe.figures.lines import strongest, token_lines
 from attnprobe.figures.matrix import matrix_frame, pooling_note, token_map
 from attnprobe.figures.raster import pool_max
 from attnprobe.figures.rows import head_view, row_bars, row_profile
+from attnprobe.figures.stages import stage_frame, stage_map
 from attnprobe.figures.theme import COLOURS, Mode, fig_config, themed
 
 __all__ = [
@@ -55,6 +57,8 @@ __all__ = [
     "safe_label",
     "safe_labels",
     "scatter",
+    "stage_frame",
+    "stage_map",
     "strongest",
     "themed",
     "thumbnails",

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from attnprobe import capture
 from attnprobe.loaded import LoadedModel
-from attnprobe.scratch.arithmetic import merge_heads
 from attnprobe.scratch.twin import twin_of
 from attnprobe.text import Tokens
 from attnprobe.trace import Trace
@@ -47,8 +46,8 @@ def head_steps(
         found = twin.attend(query[one], key[one], value[one])
         alone = torch.zeros_like(value)
         alone[one] = found.context
-        nothing = twin.attention_output(merge_heads(torch.zeros_like(value)))
-        output = twin.attention_output(merge_heads(alone)) - nothing
+        nothing = twin.attention_output(torch.zeros_like(value))
+        output = twin.attention_output(alone) - nothing
     return HeadSteps(
         query[head], key[head], value[head], found.raw_logits[0], found.scaled_logits[0],
         found.masked_logits[0], found.weights[0], found.context[0], output,

@@ -1,0 +1,74 @@
+"""The certificate as a picture: stages across, layers down, error against what is allowed."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from attnprobe.figures.theme import COLOURS, Mode, themed
+from attnprobe.figures.values import inline
+
+WHOLE = "model"
+_LIMIT = 4
+
+
+def stage_frame(certificate: pd.DataFrame) -> pd.DataFrame:
+    """The frame of `certify` with `place` (a layer or the whole model) and `log_ratio`.
+
+    `log_ratio` is log10(error / tolerance), at most 0 where the stage holds; exact agreement is
+    drawn as −4, like anything below.
+    """
+    ratio = certificate["max_abs_error"] / certificate["tolerance"].clip(lower=1e-300)
+    log_ratio = np.log10(ratio.clip(10.0**-_LIMIT, 1e99).astype(float))
+    place = [WHOLE if pd.isna(layer) else str(int(layer)) for layer in certificate["layer"]]
+    return certificate.assign(place=place, log_ratio=log_ratio)
+
+
+def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> alt.LayerChart:
+    """The frame of `stage_frame` as a heat table; red stages are outlined and carry a cross."""
+    c = COLOURS[mode]
+    places = list(dict.fromkeys(frame["place"]))
+    layers = sorted((p for p in places if p != WHOLE), key=int)
+    rows = [*([WHOLE] if WHOLE in places else []), *layers]
+    stages = list(dict.fromkeys(frame["stage"]))
+    data = inline(
+        frame.assign(layer=frame["place"]),
+        ["place", "stage", "log_ratio", "max_abs_error", "tolerance", "ok"],
+    )
+    base = alt.Chart(data).encode(
+        x=alt.X(
+            "stage:N", sort=stages, title="stage",
+            axis=alt.Axis(labelAngle=-40, orient="bottom", ticks=False, domain=False),
+        ),
+        y=alt.Y(
+            "place:N", sort=rows, title="layer", axis=alt.Axis(ticks=False, domain=False)
+        ),
+        tooltip=[
+            alt.Tooltip("place:N", title="layer"),
+            alt.Tooltip("stage:N"),
+            alt.Tooltip("max_abs_error:Q", title="largest error", format=".3e"),
+            alt.Tooltip("tolerance:Q", title="allowed", format=".3e"),
+            alt.Tooltip("log_ratio:Q", title="log10(error / allowed)", format=".2f"),
+        ],
+    )  # fmt: skip
+    colour = alt.Color(
+        "log_ratio:Q",
+        title="log10(error / allowed)",
+        scale=alt.Scale(domain=[-_LIMIT, 0, _LIMIT], range=_RANGE[mode], clamp=True),
+        legend=alt.Legend(orient="bottom", gradientLength=220),
+    )
+    cells = base.mark_rect(stroke=c.page, strokeWidth=2).encode(color=colour)
+    failed = data["values"]
+    crosses = (
+        alt.Chart({"values": [row for row in failed if not row["ok"]]})
+        .mark_text(text="✕", fontWeight=700, color=c.text)
+        .encode(x=alt.X("stage:N", sort=stages), y=alt.Y("place:N", sort=rows))
+    )
+    return themed(
+        alt.layer(cells, crosses, width=alt.Step(step + 22), height=alt.Step(step)),
+        mode,
+        alt_text=f"Heat table of {len(stages)} stages by {len(rows)} rows; "
+        f"{int((~frame['ok']).sum())} red.",
+    )
+
+
+_RANGE = {"light": ["#2166ac", "#f2f4f6", "#b2182b"], "dark": ["#4393c3", "#2b333c", "#d6604d"]}

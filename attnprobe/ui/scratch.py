@@ -1,0 +1,265 @@
+"""The panels that hold the model against its re-implementation, whole and step by step."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from attnprobe import figures
+from attnprobe.analyses import theory_on_model
+from attnprobe.export import Figure
+from attnprobe.metrics import METRICS, Quantity
+from attnprobe.scratch import arithmetic
+from attnprobe.scratch.certificate import certify, summary
+from attnprobe.scratch.faults import FAULTS
+from attnprobe.scratch.head import HeadSteps, difference, head_steps, properties, slack
+from attnprobe.scratch.twin import TWINS
+from attnprobe.trace import Trace
+from attnprobe.ui import cached
+from attnprobe.ui.cached import computed
+from attnprobe.ui.run import Progress, run
+from attnprobe.ui.scaling import of_head
+from attnprobe.ui.show import card, draw, metrics, provenance, show
+from attnprobe.ui.state import choice
+from attnprobe.ui.view import View
+
+DIFFERENCE = Quantity("difference", "twin − model", "weight", kind="diverging", format=".3e")
+COMPONENT = Quantity("entry", "entry", kind="diverging", format=".4f")
+SLACK = Quantity("used", "range used", "share of the values' range", domain=(0, 1))
+QUERY = Quantity("query", "query", format="d")
+MOVED = Quantity(
+    "relative_difference", "difference", "share of the largest component", domain=(0, None)
+)
+HEAT = "Colours: log10 of the largest error over what rounding explains; red fails."
+
+
+def has_twin(view: View) -> bool:
+    return view.loaded.family.model_type in TWINS
+
+
+def certificate(view: View) -> None:
+    """Stage by stage in the model's precision, and in float64 on request."""
+    st.markdown(f"**{summary(view.certificate)}**")
+    _stages(view, view.certificate, view.loaded.precision, "certificate")
+    other = "float64" if view.loaded.precision != "float64" else "float32"
+
+    def steps(progress: Progress) -> pd.DataFrame:
+        progress(0, 2, None)
+        loaded = cached.model(view.loaded.name, str(view.loaded.device), other, _revision(view))
+        progress(1, 2, None)
+        return certify(loaded, view.tokens)
+
+    with card(f"The same in {other}"):
+        outcome = run(
+            view, "scratch:other", {"dtype": other}, steps, label=f"Certify in {other}",
+            cost=f"Loads {view.loaded.name} once more, in {other}, and runs it a few times.",
+        )  # fmt: skip
+    if outcome is not None and outcome.value is not None:
+        _stages(view, outcome.value, other, "certificate-other")
+
+
+def _revision(view: View) -> str | None:
+    return view.loaded.revision if view.loaded.origin == "Hugging Face Hub" else None
+
+
+def _stages(view: View, certificate: pd.DataFrame, precision: str, name: str) -> None:
+    frame = figures.stage_frame(certificate)
+    figure = Figure(
+        name,
+        lambda mode: figures.stage_map(frame, mode=mode),
+        certificate,
+        f"The running model in {precision} against the re-implementation in float64; what is "
+        f"allowed follows from rounding in {precision}. {HEAT}",
+        f"Heat table of certificate stages by layer, {precision}.",
+        provenance(view, precision=precision),
+    )  # fmt: skip
+    show(view, figure, f"Every stage of every layer, {precision}", key=f"scratch:{name}")
+
+
+def faults(view: View, trace: Trace) -> None:
+    """Put mistakes into the re-implementation and see which stages notice."""
+    chosen = st.multiselect(
+        "Put these mistakes into the re-implementation", list(FAULTS), ["no_scale"],
+        format_func=lambda name: FAULTS[name].title, key="scratch:faults",
+    )  # fmt: skip
+    for name in chosen:
+        st.caption(f"{FAULTS[name].title.capitalize()}: {FAULTS[name].meaning}.")
+    if not chosen:
+        st.caption("Choose at least one; the model itself is never changed.")
+        return
+    wrong = computed(
+        view, "scratch:wrong", {"faults": chosen},
+        lambda tick: certify(view.loaded, view.tokens, faults=chosen, tick=tick),
+    )  # fmt: skip
+    red = wrong[~wrong["ok"]]
+    first = red.iloc[0]["stage"] if len(red) else "none"
+    metrics(
+        ("Red stages", f"{len(red)} of {len(wrong)}"),
+        ("First red stage", first),
+        ("Red layers", f"{red['layer'].nunique()} of {view.loaded.n_layers}"),
+    )
+    with st.container(horizontal=True):
+        _stages(view, wrong, view.loaded.precision, "faults")
+        _difference(view, trace, chosen)
+
+
+def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
+    steps = computed(
+        view, "scratch:steps", {"layer": view.layer, "head": view.head, "faults": chosen},
+        lambda tick: head_steps(view.loaded, view.tokens, view.layer, view.head, chosen),
+    )  # fmt: skip
+    values = difference(trace, steps, view.layer, view.head).double().cpu().numpy()
+    frame = figures.matrix_frame(values, view.tokens.display, "difference")
+    figure = Figure(
+        "fault-difference",
+        lambda mode: figures.token_map(frame, DIFFERENCE, mode=mode, size=380),
+        frame,
+        "Weights of the re-implementation with the mistakes, minus the model's. "
+        f"{figures.pooling_note(len(view.tokens))}".strip(),
+        f"Signed map of the change of the weights of {of_head(view)}.",
+        provenance(view, layer=view.layer, head=view.head, faults=", ".join(chosen)),
+    )
+    show(view, figure, f"What they do to {of_head(view)}", key="scratch:difference")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the computation: its formula, the code, and which tensor it yields."""
+
+    title: str
+    formula: str
+    code: Callable[[View], Callable]
+    tensor: Callable[[HeadSteps], object]
+    square: bool = True
+
+
+def _of(view: View, name: str) -> Callable:
+    return getattr(TWINS[view.loaded.family.model_type], name)
+
+
+STEPS = {
+    step.title: step
+    for step in (
+        Step("Q", r"Q = XW_Q + b_Q", lambda v: _of(v, "query_key_value"), lambda s: s.query, False),
+        Step("K", r"K = XW_K + b_K", lambda v: _of(v, "query_key_value"), lambda s: s.key, False),
+        Step("V", r"V = XW_V + b_V", lambda v: _of(v, "query_key_value"), lambda s: s.value, False),
+        Step("QKᵀ", r"S = QK^\top", lambda v: arithmetic.raw_logits, lambda s: s.raw_logits),
+        Step(
+            "/√d_k", r"S / \sqrt{d_k}", lambda v: arithmetic.scale_logits, lambda s: s.scaled_logits
+        ),
+        Step(
+            "mask", r"S_{ij} = -\infty \text{ for } j > i", lambda v: arithmetic.mask_future,
+            lambda s: s.masked_logits,
+        ),
+        Step(
+            "softmax", r"A_{ij} = e^{s_{ij}} / \textstyle\sum_k e^{s_{ik}}",
+            lambda v: arithmetic.softmax, lambda s: s.weights,
+        ),
+        Step("·V", r"C = AV", lambda v: arithmetic.weighted_values, lambda s: s.context, False),
+        Step(
+            "W_O", r"\text{this head's rows of } CW_O", lambda v: _of(v, "attention_output"),
+            lambda s: s.output, False,
+        ),
+    )
+}  # fmt: skip
+
+
+def steps(view: View) -> None:
+    """Formula, code and tensor of each step, side by side, for the chosen head."""
+    name = choice("Step", list(STEPS), key="scratch_step", label_visibility="collapsed")
+    step = STEPS[name]
+    found = computed(
+        view, "scratch:steps", {"layer": view.layer, "head": view.head, "faults": []},
+        lambda tick: head_steps(view.loaded, view.tokens, view.layer, view.head),
+    )  # fmt: skip
+    figure = _tensor(view, step, step.tensor(found).double().cpu().numpy())
+    left, right = st.columns(2)
+    with left, card(f"The formula and the code of {name}"):
+        st.latex(step.formula)
+        st.code(inspect.getsource(step.code(view)), language="python")
+    with right, card(f"{name} of {of_head(view)}", caption=figure.caption, export=figure):
+        draw(view, figure, key=f"scratch:{name}")
+
+
+def _tensor(view: View, step: Step, values: np.ndarray) -> Figure:
+    q = METRICS["weight"] if step.title == "softmax" else COMPONENT
+    if step.square:
+        values = np.where(np.isfinite(values), values, np.nan)
+        frame = figures.matrix_frame(values, view.tokens.display, q.name)
+        shape, caption = "query × key", figures.pooling_note(len(view.tokens))
+        chart = partial(figures.token_map, frame, q, size=430)
+    else:
+        rows, columns = np.indices(values.shape)
+        frame = pd.DataFrame(
+            {"position": rows.ravel(), "component": columns.ravel(), q.name: values.ravel()}
+        )
+        shape, caption = "position × component", ""
+        chart = partial(figures.head_map, frame, q, size=430, axes=("position", "component"))
+    return Figure(
+        f"step-{list(STEPS).index(step.title)}", lambda mode: chart(mode=mode), frame,
+        f"{shape}, from the model's own input of layer {view.layer}. {caption}".strip(),
+        f"Heat map of {step.title} of {of_head(view)}.",
+        provenance(view, layer=view.layer, head=view.head),
+    )  # fmt: skip
+
+
+def facts(view: View, trace: Trace) -> None:
+    """Properties of attention, checked on the chosen head, and equivariance of the model."""
+    frame = properties(trace, view.layer, view.head)
+    caption = "Each is measured on the captured head; the bound is rounding. See the docstrings."
+    with card(f"Checked on {of_head(view)}", caption=caption):
+        st.dataframe(
+            frame, hide_index=True,
+            column_config={
+                name: st.column_config.NumberColumn(name, format="%.2e")
+                for name in ("measured", "bound")
+            },
+        )  # fmt: skip
+    with st.container(horizontal=True):
+        _slack(view, trace)
+        _order(view)
+
+
+def _slack(view: View, trace: Trace) -> None:
+    frame = slack(trace, view.layer, view.head)
+    figure = Figure(
+        "convex-slack",
+        lambda mode: figures.curves(frame, QUERY, SLACK, dots=True, mode=mode, width=430),
+        frame,
+        "How near each context comes to the edge of its values' range, mean over components: 0 in "
+        "the middle, 1 at the smallest or largest value. It can never pass 1.",
+        f"Share of the values' range that each context of {of_head(view)} uses.",
+        provenance(view, layer=view.layer, head=view.head),
+    )
+    show(view, figure, "A context is a convex combination of values", key="scratch:slack")
+
+
+def _order(view: View) -> None:
+    if view.loaded.causal or len(view.tokens) < 2:
+        st.caption(
+            "Permuting the tokens permutes the result only where every token sees all, and with at "
+            "least two tokens: not so here."
+        )
+        return
+    frame = computed(
+        view, "scratch:order", {},
+        lambda tick: theory_on_model.equivariance(view.loaded, view.tokens, permutations=4),
+    )  # fmt: skip
+    worst = frame.groupby(["positions", "layer"], as_index=False)["relative_difference"].max()
+    figure = Figure(
+        "equivariance",
+        lambda mode: figures.curves(
+            worst, Quantity("layer", "after layer", format="d"), MOVED, by="positions", dots=True,
+            mode=mode, width=430,
+        ),
+        frame,
+        "Largest difference between the model on permuted tokens and the permuted result, worst of "
+        "4 permutations: rounding alone when the position vectors are taken away.",
+        "Difference under permutation by layer, with and without positions.",
+        provenance(view, permutations=4, seed=0),
+    )  # fmt: skip
+    show(view, figure, "Order comes from positions alone", key="scratch:order")

@@ -1,0 +1,88 @@
+"""One head of the twin, and facts about attention that a broken head must fail."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import attnprobe as ap
+from attnprobe.figures import stage_frame, stage_map
+from attnprobe.scratch.certificate import certify
+from attnprobe.scratch.head import difference, head_steps, properties, slack
+
+TEXT = "the cat sat on the mat because it was tired"
+
+
+@pytest.fixture(params=["bert", "gpt2"])
+def setting(request, tiny_model):
+    loaded = tiny_model(request.param, "float64")
+    return loaded, ap.trace(loaded, TEXT)
+
+
+def test_the_steps_of_a_head_are_the_captured_ones(setting):
+    loaded, trace = setting
+    steps = head_steps(loaded, trace.tokens, 1, 2)
+    torch.testing.assert_close(steps.query, trace.queries[1, 2])
+    torch.testing.assert_close(steps.raw_logits, trace.raw_logits(1, 2))
+    torch.testing.assert_close(steps.scaled_logits, trace.scaled_logits(1, 2))
+    torch.testing.assert_close(steps.weights, trace.weights(1, 2))
+    torch.testing.assert_close(steps.context, trace.contexts[1, 2])
+    assert difference(trace, steps, 1, 2).abs().max() < 1e-12
+
+
+def test_the_heads_outputs_add_up_to_the_projection_without_its_bias(setting):
+    loaded, trace = setting
+    parts = sum(head_steps(loaded, trace.tokens, 1, h).output for h in range(loaded.n_heads))
+    projection = loaded.family.output_projection(loaded.model, 1)
+    with torch.no_grad():
+        whole = projection(trace.contexts[1].transpose(0, 1).flatten(1)) - projection.bias
+    torch.testing.assert_close(parts, whole)
+
+
+def test_without_the_scale_the_weights_are_softmax_of_raw_logits(setting):
+    loaded, trace = setting
+    steps = head_steps(loaded, trace.tokens, 1, 2, ["no_scale"])
+    raw = trace.raw_logits(1, 2).masked_fill(~trace.valid(), -torch.inf)
+    torch.testing.assert_close(steps.weights, raw.softmax(-1))
+
+
+def test_the_properties_hold_on_every_head(setting):
+    loaded, trace = setting
+    for layer in range(loaded.n_layers):
+        for head in range(loaded.n_heads):
+            assert properties(trace, layer, head).holds.all()
+
+
+def test_the_properties_notice_a_context_that_is_no_average(setting):
+    _, trace = setting
+    wrong = replace(trace, contexts=trace.contexts * 1.5)
+    holds = properties(wrong, 1, 2).set_index("property").holds
+    assert not holds["Nadaraya–Watson"]
+    values = trace.values[1, 2]
+    beyond = replace(trace, contexts=torch.full_like(trace.contexts, values.max().item() + 1))
+    assert not properties(beyond, 1, 2).set_index("property").holds["convex combination"]
+
+
+def test_slack_is_one_for_a_row_that_copies_a_value_and_below_for_others(setting):
+    _, trace = setting
+    frame = slack(trace, 1, 2)
+    assert frame.used.between(0, 1 + 1e-9).all()
+    extreme = trace.values.amin(2, keepdim=True).expand_as(trace.contexts)
+    if not trace.causal:
+        copied = slack(replace(trace, contexts=extreme.contiguous()), 1, 2)
+        assert copied.used.to_numpy() == pytest.approx(1)
+
+
+def test_the_stage_map_draws_every_stage_and_crosses_the_red_ones(setting):
+    loaded, _ = setting
+    certificate = certify(loaded, TEXT, faults=["double_softmax"])
+    frame = stage_frame(certificate)
+    assert ((frame.log_ratio <= 0) == frame.ok).all()
+    spec = stage_map(frame).to_dict()
+    tables = [
+        layer["data"].get("values") or spec["datasets"][layer["data"]["name"]]
+        for layer in spec["layer"]
+    ]
+    cells, crosses = tables
+    assert len(cells) == len(certificate)
+    assert len(crosses) == int((~certificate.ok).sum()) > 0
