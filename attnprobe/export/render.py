@@ -1,6 +1,7 @@
 """One figure to one file, many to a zip or to a report that stands alone."""
 
 import base64
+import copy
 import html
 import io
 import json
@@ -70,11 +71,12 @@ def report(figures: Sequence[Figure], title: str) -> bytes:
 
 def _drawn(converter: Converter, figure: Figure, formats: Sequence[Format]) -> dict[Format, bytes]:
     page = sheet(converter.svg(spec_of(figure)), figure)
-    svg = text_of(page)
+    smooth = text_of(without_emoji(copy.deepcopy(page)))
+    svg = text_of(crisp(page))
     acts = {
         "svg": lambda: svg.encode(),
         "png": lambda: _with_record(converter.png(svg, PNG_SCALE), figure),
-        "pdf": lambda: _pdf(converter, svg, figure),
+        "pdf": lambda: _pdf(converter, smooth, figure),
     }
     return {format: acts[format]() for format in formats}
 
@@ -87,12 +89,11 @@ def spec_of(figure: Figure) -> dict[str, Any]:
     return spec
 
 
-def _pdf(converter: Converter, svg: str, figure: Figure) -> bytes:
+def _pdf(converter: Converter, page: str, figure: Figure) -> bytes:
     """A PDF with real text; should a font not embed, a picture of the same page.
 
     The picture comes from a converter of its own, for the first may have ended with its refusal.
     """
-    page = text_of(without_emoji(_parsed(svg)))
     try:
         return converter.pdf(page)
     except ExportFailed:

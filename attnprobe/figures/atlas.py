@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from attnprobe.errors import BadInput
-from attnprobe.figures.colour import ColourScale, Limits, colour_scale
+from attnprobe.figures.colour import SEAM, ColourScale, Limits, colour_scale
 from attnprobe.figures.labels import safe_label
 from attnprobe.figures.marks import HATCH_ROW, colour_bar, dots, hatching, outline
 from attnprobe.figures.raster import cell_size, png_url, pool_max
@@ -57,7 +57,7 @@ def head_map(
 
 
 def thumbnails(
-    pictures: Mapping[int, np.ndarray],
+    pictures: Mapping[int, np.ndarray] | Mapping[str, np.ndarray],
     value: str | Quantity = "weight",
     *,
     mode: Mode = "light",
@@ -69,6 +69,8 @@ def thumbnails(
     name: str = "head",
 ) -> alt.LayerChart:
     """Small pictures in a grid, one per head: arrays [query key], undefined as NaN.
+
+    Keys are the heads' numbers, or names that are printed as they are.
 
     All share one colour scale. A click selects a head: the selection is named "cell" and has the
     field `name`. Pictures of more than `size` cells a side are pooled by their maximum.
@@ -111,11 +113,11 @@ def _cells(
     )
     return (
         alt.Chart(inline(frame, [rows, columns, q.name]))
-        .mark_rect(cursor="pointer")
+        .mark_rect(cursor="pointer", strokeWidth=SEAM)
         .encode(
             x=alt.X(f"{columns}:O", scale=_band(wide), axis=_index_axis(columns, "bottom")),
             y=alt.Y(f"{rows}:O", scale=_band(tall), axis=_index_axis(rows, "left")),
-            color=alt.Color(f"{q.name}:Q", scale=scale.scale(), legend=bar),
+            **scale.fill(bar),
             tooltip=[
                 alt.Tooltip(f"{rows}:O"),
                 alt.Tooltip(f"{columns}:O"),
@@ -151,7 +153,7 @@ def _holes(frame: pd.DataFrame, name: str, axes: tuple[str, str]) -> np.ndarray:
 
 
 def _tiles(
-    small: Mapping[int, np.ndarray], scale: ColourScale, name: str, per_row: int, size: int
+    small: Mapping[int | str, np.ndarray], scale: ColourScale, name: str, per_row: int, size: int
 ) -> pd.DataFrame:
     """Each picture, its name and where it stands, in px."""
     place = np.arange(len(small))
@@ -160,7 +162,9 @@ def _tiles(
             name: list(small),
             "left": (place % per_row) * (size + _GAP),
             "top": (place // per_row) * (size + _GAP + _NAME) + _NAME,
-            "label": [safe_label(f"{name} {key}") for key in small],
+            "label": [
+                safe_label(key if isinstance(key, str) else f"{name} {key}") for key in small
+            ],
             "url": [png_url(scale.rgba(array)) for array in small.values()],
         }
     )

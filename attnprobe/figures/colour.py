@@ -3,12 +3,16 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 import numpy as np
 
 from attnprobe.figures.theme import COLOURS, PALETTES, Mode
 from attnprobe.metrics import Number, Quantity
+
+# Width of the stroke that closes the gap between two cells, px.
+SEAM = 0.75
 
 Limits = tuple[Number, Number]
 
@@ -44,6 +48,17 @@ class ColourScale:
             clamp=True,
         )
 
+    def fill(self, legend: alt.Legend) -> dict[str, Any]:
+        """Encodings of a cell: its colour, and the same as its stroke.
+
+        Without a stroke the page shines through between cells on screens that scale by a fraction.
+        """
+        field = f"{self.quantity.name}:Q"
+        return {
+            "color": alt.Color(field, scale=self.scale(), legend=legend),
+            "stroke": alt.Stroke(field, scale=self.scale(), legend=None),
+        }
+
     def legend(self, length: int, offset: int = 14) -> alt.Legend:
         """A horizontal colour bar under the figure with its unit and its limits in numbers.
 
@@ -55,6 +70,7 @@ class ColourScale:
         return alt.Legend(
             title=self.quantity.title,
             orient="bottom",
+            type="gradient",
             direction="horizontal",
             titleOrient="top",
             gradientLength=length,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from attnprobe.errors import BadInput
 from attnprobe.figures.atlas import SELECTION
-from attnprobe.figures.colour import ColourScale, Limits, colour_scale
+from attnprobe.figures.colour import SEAM, ColourScale, Limits, colour_scale
 from attnprobe.figures.labels import lookup, safe_labels, token_axis
 from attnprobe.figures.marks import HATCH_ROW, colour_bar, hatching, outline, picture
 from attnprobe.figures.raster import cell_size, pool_max, stride
@@ -145,11 +145,11 @@ def _cells(
     )
     return [
         alt.Chart(inline(frame, list(frame)))
-        .mark_rect(cursor="pointer")
+        .mark_rect(cursor="pointer", strokeWidth=SEAM)
         .encode(
             x=alt.X("key:O", scale=band, axis=token_axis(tokens, step, "key", side="top")),
             y=alt.Y("query:O", scale=band, axis=token_axis(tokens, step, "query", side="left")),
-            color=alt.Color(f"{q.name}:Q", scale=scale.scale(), legend=bar),
+            **scale.fill(bar),
             tooltip=alt.value({"expr": _tooltip(tokens, q)}),
         )
         .add_params(pick)
