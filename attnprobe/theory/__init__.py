@@ -1,12 +1,13 @@
 """The theory lab: each experiment on 1/√d_k and its neighbours as numbers, without a model.
 
 `EXPERIMENTS[name].run()` is the experiment with its default settings, as a frame;
-`EXPERIMENTS[name].parts` holds the further frames of the same room; `verdicts(name)` measures its
-claims. All draws come from a seed and, but for measured times, repeat exactly.
+`EXPERIMENTS[name].parts` holds the further frames of the same room, "claims" among them: what was
+claimed beside what is measured now. All draws come from a seed and, but for measured times, repeat exactly.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 import pandas as pd
@@ -39,7 +40,13 @@ class Experiment:
 
 
 def _table(*experiments: Experiment) -> Mapping[str, Experiment]:
-    return MappingProxyType({experiment.name: experiment for experiment in experiments})
+    """By name, each with one part more: its claims beside what is measured."""
+    return MappingProxyType({each.name: _with_claims(each) for each in experiments})
+
+
+def _with_claims(experiment: Experiment) -> Experiment:
+    judged = {"claims": partial(claims.measured, experiment.claims)}
+    return replace(experiment, parts={**experiment.parts, **judged})
 
 
 EXPERIMENTS = _table(
@@ -115,4 +122,4 @@ def experiment(name: str) -> Experiment:
 
 def verdicts(name: str) -> pd.DataFrame:
     """The claims of one experiment beside what is measured now (columns: `claims.measured`)."""
-    return claims.measured(experiment(name).claims)
+    return experiment(name).parts["claims"]()
