@@ -2,7 +2,8 @@
 
 `EXPERIMENTS[name].run()` is the experiment with its default settings, as a frame;
 `EXPERIMENTS[name].parts` holds the further frames of the same room, "claims" among them: what was
-claimed beside what is measured now. All draws come from a seed and, but for measured times, repeat exactly.
+claimed beside what is measured now. All draws come from a seed and, but for measured times, repeat
+exactly.
 """
 
 from collections.abc import Callable, Mapping
