@@ -3,7 +3,7 @@
 import streamlit as st
 
 from attnprobe import ui
-from attnprobe.ui import inspector
+from attnprobe.ui import inspector, pictures
 
 with ui.page("Head inspector", question="Which token looks at which, and how firmly?") as view:
     trace = ui.trace(view)
@@ -23,6 +23,6 @@ with ui.page("Head inspector", question="Which token looks at which, and how fir
     with right if wide else left:
         inspector.lines(view, trace)
     with st.container() if wide else right:
-        clicked = inspector.small_pictures(view, trace)
+        clicked = pictures.small_pictures(view, trace)
     if clicked is not None:
         ui.select_head(view, view.layer, clicked)

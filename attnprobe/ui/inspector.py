@@ -1,7 +1,6 @@
 """The panels of the head inspector: numbers, token map, pinned row, small pictures, lines."""
 
-from dataclasses import dataclass, replace
-from numbers import Real
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -12,17 +11,18 @@ from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
 from attnprobe.trace import Trace
 from attnprobe.ui import components
-from attnprobe.ui.cached import Store, computed, digest_of, head_table, kept
+from attnprobe.ui.cached import Store, digest_of, kept
 from attnprobe.ui.components import Strip, Zoom
-from attnprobe.ui.show import card, draw, metrics, provenance
+from attnprobe.ui.pictures import coloured
+from attnprobe.ui.show import card, draw, metrics, provenance, value
 from attnprobe.ui.view import View
 
 KINDS = {"raw logits": "raw_logit", "scaled logits": "scaled_logit", "weights": "weight"}
 ROW = "row"
 ZOOM = "zoom"
-SQRT_FROM = 48
 WIDE_FROM = 24
 PER_QUERY = 3
+TABLE = 318
 HEADS = Store(8)
 
 
@@ -78,7 +78,7 @@ def head_of(view: View, trace: Trace, kind: str) -> Head:
     quantity = METRICS[KINDS[kind]]
     digest = digest_of(view.digest, view.layer, view.head, kind)
     numbers = kept(HEADS, digest, lambda tick: numbers_of(view, trace, kind))
-    return Head(view, trace, _shown(quantity, len(view.tokens)), numbers)
+    return Head(view, trace, coloured(quantity, len(view.tokens)), numbers)
 
 
 def numbers_of(view: View, trace: Trace, kind: str) -> Numbers:
@@ -91,13 +91,6 @@ def numbers_of(view: View, trace: Trace, kind: str) -> Numbers:
     values = np.where(trace.valid().cpu().numpy(), values, np.nan)
     frame = figures.matrix_frame(values, view.tokens.display, KINDS[kind])
     return Numbers(values, frame, row_frame(view, trace))
-
-
-def _shown(q: Quantity, n_tokens: int) -> Quantity:
-    """Weights of a long text are small: their colours go by the square root."""
-    if q.name != "weight" or n_tokens <= SQRT_FROM:
-        return q
-    return replace(q, scale="sqrt", label="weight, colours by square root")
 
 
 def row_frame(view: View, trace: Trace) -> pd.DataFrame:
@@ -145,11 +138,6 @@ def described(q: Quantity) -> str:
     return f"{q.title}. {q.definition}"
 
 
-def value(number: Real) -> str:
-    """Three digits, or a dash where the number is undefined."""
-    return "–" if pd.isna(number) else f"{number:.3g}".replace("-", "−")
-
-
 def token_map(head: Head) -> None:
     """The map with its row statistics; a click pins a row, a drag zooms."""
     n, row, zoom = len(head.tokens), pinned(head), zoomed(head)
@@ -177,9 +165,6 @@ def token_map(head: Head) -> None:
     if event.zoom:
         st.session_state[ZOOM] = (head.view.digest, event.zoom)
         st.rerun()
-
-
-PICTURE = 64
 
 
 def map_figure(head: Head, row: int) -> Figure:
@@ -253,7 +238,7 @@ def pinned_row(head: Head) -> None:
         st.dataframe(
             row_table(head, row),
             hide_index=True,
-            height="stretch",
+            height=TABLE,
             column_config=ROW_COLUMNS,
         )
 
@@ -288,62 +273,6 @@ def row_caption(head: Head, row: int) -> str:
         f"Looks most at {key} ({int(line['peak_key'])}) with weight {value(line['peak'])}; entropy "
         f"{value(line['entropy'])} nats over {int(line['keys'])} keys, as if over "
         f"{value(line['effective_keys'])} keys of equal weight."
-    )
-
-
-def small_pictures(view: View, trace: Trace) -> int | None:
-    """All heads of the layer side by side; the one that was clicked in this run, or None."""
-    weight = _shown(METRICS["weight"], len(view.tokens))
-    pictures = computed(
-        view, "pictures", {"layer": view.layer}, lambda tick: pooled_weights(trace, view.layer)
-    )
-
-    def chart(mode: figures.Mode):
-        return figures.thumbnails(pictures, weight, mode=mode, selected=view.head, per_row=6)
-
-    figure = Figure(
-        name="layer",
-        chart_for=chart,
-        frame=layer_frame(view, trace),
-        caption=f"Weights, queries downwards and keys to the right, at most {PICTURE} pixels a "
-        "side (the largest weight of what a pixel covers). Click a picture to open the head.",
-        alt=f"Small token maps of the {trace.n_heads} heads of layer {view.layer}.",
-        provenance=provenance(view, layer=view.layer),
-    )
-    table = head_table(view)
-    line = table[table["layer"] == view.layer].set_index("head")
-    titles = {head: f"head {head} · {value(line['entropy'][head])} nats" for head in pictures}
-    with card(f"All heads of layer {view.layer}", caption=figure.caption, export=figure):
-        return components.gallery(
-            pictures, weight, key="pictures", mode=view.mode, chosen=view.head, titles=titles
-        )
-
-
-def pooled_weights(trace: Trace, layer: int) -> dict[int, np.ndarray]:
-    """The weights of every head of a layer, small enough for small pictures."""
-    seen = trace.valid().cpu().numpy()
-    return {
-        head: figures.pool_max(
-            np.where(seen, trace.weights(layer, head).double().cpu().numpy(), np.nan), PICTURE
-        )
-        for head in range(trace.n_heads)
-    }
-
-
-def layer_frame(view: View, trace: Trace) -> pd.DataFrame:
-    """The largest weight and where it is, for every row of every head of the layer."""
-    rows = trace.rows
-    n_heads, n = rows.peak[view.layer].shape
-    return pd.DataFrame(
-        {
-            "layer": view.layer,
-            "head": np.repeat(np.arange(n_heads), n),
-            "query": np.tile(np.arange(n), n_heads),
-            "query_token": np.tile(np.array(view.tokens.display, dtype=object), n_heads),
-            "peak": rows.peak[view.layer].cpu().numpy().ravel(),
-            "peak_key": rows.peak_key[view.layer].cpu().numpy().ravel(),
-            "entropy": rows.entropy[view.layer].cpu().numpy().ravel(),
-        }
     )
 
 

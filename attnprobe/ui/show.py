@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.metadata import version
+from numbers import Real
 from typing import Any, Literal
 
 import pandas as pd
@@ -124,6 +125,11 @@ def _export_menu(figure: Figure, key: str, formats: Sequence[Format]) -> None:
                 on_click="ignore",
                 width="stretch",
             )
+
+
+def value(number: Real) -> str:
+    """Three digits, or a dash where the number is undefined."""
+    return "–" if pd.isna(number) else f"{number:.3g}".replace("-", "−")
 
 
 def metrics(*numbers: tuple[str, str] | tuple[str, str, str]) -> None:

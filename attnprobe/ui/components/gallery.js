@@ -37,12 +37,12 @@ function pictures(data) {
 }
 
 /* Whole pixels for each cell where cells are large enough to be told apart; full rows first. */
-function layout(view, width) {
+function layout(view, width, titles) {
   const count = view.titles.length;
   let best = null;
   for (let columns = 1; columns <= count; columns++) {
     const room = Math.min(LARGEST, (width - GAP * (columns - 1)) / columns);
-    if (room < SMALLEST && columns > 1) break;
+    if ((room < SMALLEST || (width - titles) / (columns - 1) < titles + GAP) && columns > 1) break;
     const rows = Math.ceil(count / columns), filled = count / (rows * columns);
     const whole = Math.floor(room / view.side);
     const size = whole >= 2 ? view.side * whole : Math.floor(room);
@@ -71,15 +71,18 @@ function paint(canvas, view, root) {
   const width = root.clientWidth, ratio = window.devicePixelRatio || 1;
   if (!width) return;
   const style = getComputedStyle(root);
-  const grid = (view.grid = layout(view, width));
+  const pen = canvas.getContext("2d");
+  pen.font = `700 11px ${style.fontFamily}`;
+  const titles = Math.max(...view.titles.map((title) => pen.measureText(title).width));
+  const grid = (view.grid = layout(view, width, Math.ceil(titles)));
+  const wide = Math.max(grid.size, Math.ceil(titles));
   grid.pitch = grid.columns > 1
-    ? Math.min(grid.size + 3 * GAP, (width - grid.size) / (grid.columns - 1)) : 0;
+    ? Math.min(wide + 2 * GAP, (width - wide) / (grid.columns - 1)) : 0;
   const height = grid.rows * (grid.size + TITLE + GAP) + 44;
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
-  const pen = canvas.getContext("2d");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.imageSmoothingEnabled = grid.size % view.side !== 0;
   view.images.forEach((image, i) => {
