@@ -62,6 +62,7 @@ def bars(
         alt.layer(*layers, width=width, height=max(1, len(labels)) * _ROW),
         mode,
         alt_text=f"Bars of {q.title} for {len(labels)} of {len(frame)} rows.",
+        elastic=True,
     )
 
 

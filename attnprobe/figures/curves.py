@@ -42,6 +42,7 @@ def curves(
         alt.layer(*layers, width=width, height=height),
         mode,
         alt_text=f"{qy.title} against {qx.title}" + (f", one line per {by}." if by else "."),
+        elastic=True,
     )
 
 

@@ -60,7 +60,7 @@ def histogram(
     else:
         bars = base.mark_rect(fill=COLOURS[mode].accent, stroke=COLOURS[mode].page, strokeWidth=0.5)
         chart = bars.encode(x2="right:Q", y=upward(_SHARE), y2=alt.datum(0))
-    return themed(chart, mode, alt_text=f"Histogram of {q.title}.")
+    return themed(chart, mode, alt_text=f"Histogram of {q.title}.", elastic=True)
 
 
 def _closed(frame: pd.DataFrame, value: str, by: str) -> pd.DataFrame:
@@ -121,6 +121,7 @@ def boxes(
         alt.layer(*layers, width=width, height=height),
         mode,
         alt_text=f"{q.title} by {by}: median, middle half and 5 to 95 % range.",
+        elastic=True,
     )
 
 
@@ -169,6 +170,7 @@ def scatter(
         mode,
         alt_text=f"{len(frame)} points: {qy.title} against {qx.title}.",
         dense=len(frame) > 2000,
+        elastic=True,
     )
 
 

@@ -57,7 +57,9 @@ def row_bars(
             tooltip=tips([q], ["key", "key_token"]),
         )
     )
-    return themed(chart, mode, alt_text=f"{q.title} of one query for each of {n} keys.")
+    return themed(
+        chart, mode, alt_text=f"{q.title} of one query for each of {n} keys.", elastic=True
+    )
 
 
 def row_profile(

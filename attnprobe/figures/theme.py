@@ -208,16 +208,22 @@ def fig_config(mode: Mode = "light", *, opaque: bool = False, font: str = FONT) 
 
 
 def themed(
-    chart: alt.TopLevelMixin, mode: Mode, *, alt_text: str, dense: bool = False
+    chart: alt.TopLevelMixin,
+    mode: Mode,
+    *,
+    alt_text: str,
+    dense: bool = False,
+    elastic: bool = False,
 ) -> alt.TopLevelMixin:
     """`chart` with the look of `mode` and its text alternative; `dense` ones are drawn on a canvas.
 
-    A themed chart is finished: compose first, theme last.
+    An `elastic` chart has no square cells: its width includes the axes, and a page may stretch it
+    to its card. A themed chart is finished: compose first, theme last.
     """
     done = chart.copy(deep=False)
     done.config = alt.Config(**fig_config(mode))
     done.description = safe_label(alt_text, 1000)
-    done.autosize = alt.AutoSizeParams(type="pad")
+    done.autosize = alt.AutoSizeParams(type="fit-x" if elastic else "pad", contains="padding")
     if dense:
         done.usermeta = {"embedOptions": {"renderer": "canvas"}}
     return done

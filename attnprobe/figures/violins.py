@@ -59,4 +59,5 @@ def violins(
         alt.layer(shapes, width=width, height=height),
         mode,
         alt_text=f"{q.title} by {by.replace('_', ' ')}: one violin for each of {len(names)}.",
+        elastic=True,
     )

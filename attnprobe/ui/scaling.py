@@ -49,8 +49,15 @@ def _figure(view: View, name, chart, frame, caption, alt, *, head: bool = True, 
 def spread(view: View, trace: Trace) -> None:
     """The chosen head's logits as a histogram, and every head's as a box."""
     with st.container(horizontal=True):
+        kind = choice("Logits", ["raw logits", "scaled logits"], key="scaling_kind")
+        scope = choice("Heads in the boxes", ["this layer", "all heads"], key="scaling_scope")
+    if scope == "all heads":
+        _boxes(view, trace, kind, scope)
         _histogram(view, trace)
-        _boxes(view, trace)
+        return
+    with st.container(horizontal=True):
+        _histogram(view, trace)
+        _boxes(view, trace, kind, scope)
 
 
 def _histogram(view: View, trace: Trace) -> None:
@@ -71,27 +78,23 @@ def _histogram(view: View, trace: Trace) -> None:
     show(view, figure, f"Logits of {of_head(view)}", key="scaling:histogram")
 
 
-def _boxes(view: View, trace: Trace) -> None:
+def _boxes(view: View, trace: Trace, kind: str, scope: str) -> None:
     frame = computed(view, "scaling:spread", {}, lambda tick: scaling.spread(trace))
-    with st.container():
-        scope = choice("Heads", ["this layer", "all heads"], key="scaling_scope")
-        kind = choice("Logits", ["raw logits", "scaled logits"], key="scaling_kind")
     part = frame[frame["kind"] == kind]
     if scope == "this layer":
-        part = part[part["layer"] == view.layer].assign(name=lambda t: t["head"].astype(str))
-        here = str(view.head)
+        part = part[part["layer"] == view.layer]
+        by, here = "head", view.head
     else:
-        part = part.assign(
-            name=[f"{a}.{b}" for a, b in zip(part["layer"], part["head"], strict=True)]
-        )
+        names = [f"{a}.{b}" for a, b in zip(part["layer"], part["head"], strict=True)]
+        part, by = part.assign(**{"layer.head": names}), "layer.head"
         here = f"{view.layer}.{view.head}"
     boxes = part.rename(
         columns={"q5": "low", "q25": "q1", "q50": "median", "q75": "q3", "q95": "high"}
     ).assign(n=int(trace.valid().sum()))
     figure = _figure(
         view, "spread",
-        lambda mode: figures.boxes(boxes, LOGIT, "name", mode=mode, selected=here),
-        part.drop(columns="name"),
+        lambda mode: figures.boxes(boxes, LOGIT, by, mode=mode, selected=here),
+        part,
         f"Boxes hold the middle half, whiskers 5 to 95 % of the {kind} of each head. {NEEDED}",
         f"Box plot of the {kind} of every head.", head=False,
     )  # fmt: skip

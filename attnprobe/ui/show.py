@@ -73,16 +73,17 @@ def draw(
     key: str,
     selectable: bool = False,
     selected: Mapping[str, Any] | None = None,
-    width: Width = "content",
+    width: Width | None = None,
 ) -> Picked | None:
     """The chart alone, for inside a `card`; otherwise as `show`.
 
-    `width="stretch"` is for charts without square cells: they fill their card.
+    A chart without square cells fills its card unless `width="content"`.
     """
     chart = figure.chart(view.mode)
-    if width == "stretch":
+    elastic = chart.autosize.type == "fit-x"
+    if width == "stretch" and not elastic:
         chart = chart.properties(autosize={"type": "fit-x", "contains": "padding"})
-    look = {"theme": None, "width": width}
+    look = {"theme": None, "width": width or ("stretch" if elastic else "content")}
     if not selectable:
         st.altair_chart(chart, key=key, **look)
         return None
