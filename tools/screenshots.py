@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,14 +57,12 @@ def _wait(process: subprocess.Popen, port: int) -> None:
             urlopen(f"http://localhost:{port}/_stcore/health", timeout=1).close()
             return
         except OSError:
-            _pause()
+            time.sleep(0.5)
     raise SystemExit(f"the server did not answer within {START} s")
 
 
-def _pause() -> None:
-    import time
-
-    time.sleep(0.5)
+class NoBrowser(Exception):
+    """There is no Chromium on this machine."""
 
 
 @contextmanager
@@ -73,7 +72,7 @@ def chromium() -> Iterator[Browser]:
         own = Path(play.chromium.executable_path)
         path = own if own.exists() else next(filter(None, map(shutil.which, SYSTEM)), None)
         if path is None:
-            raise SystemExit("no Chromium was found; run `playwright install chromium`")
+            raise NoBrowser("no Chromium was found; run `playwright install chromium`")
         browser = play.chromium.launch(executable_path=str(path), args=list(FLAGS))
         try:
             yield browser
@@ -140,8 +139,8 @@ def for_readme() -> None:
     path = ROOT / "docs" / "screenshot.png"
     path.parent.mkdir(exist_ok=True)
     with server() as base, chromium() as browser:
-        url = f"{base}/Head_inspector?model=bundled%3Abert&layer=2&head=5"
-        shot(browser, url, path, scheme="light", width=1440)
+        url = f"{base}/?model=bundled%3Abert&layer=2&head=5"
+        shot(browser, url, path, scheme="light", width=1280)
 
 
 if __name__ == "__main__":

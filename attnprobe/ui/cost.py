@@ -1,7 +1,7 @@
 """What a text will cost before it is computed: memory from its size, time from what was measured.
 
-The time scales the last trace of the same model on this machine by arithmetic operations; before a
-first trace there is none and nothing is said about it.
+The time scales the last longer trace of the same model on this machine by arithmetic operations;
+before there was one, nothing is said about it.
 """
 
 import time
@@ -13,6 +13,9 @@ from attnprobe.models import LoadedModel
 
 WORTH_SAYING = 128
 """Tokens from which a text's cost is stated."""
+
+LONG_ENOUGH = 64
+"""Tokens from which a pass says something about longer ones; shorter ones are mostly overhead."""
 
 _pace: dict[str, float] = {}
 _MOST = 16
@@ -38,9 +41,11 @@ def operations(loaded: LoadedModel, tokens: int) -> int:
 
 @contextmanager
 def timed(loaded: LoadedModel, tokens: int) -> Iterator[None]:
-    """Notes how long the block takes for a text of this length."""
+    """Notes how long the block takes for a text of this length, if that says anything."""
     start = time.perf_counter()
     yield
+    if tokens < LONG_ENOUGH:
+        return
     _pace[loaded.key] = (time.perf_counter() - start) / operations(loaded, tokens)
     while len(_pace) > _MOST:
         _pace.pop(next(iter(_pace)))
@@ -57,8 +62,15 @@ def stated(loaded: LoadedModel, tokens: int) -> str:
     if tokens < WORTH_SAYING:
         return ""
     seconds = seconds_for(loaded, tokens)
-    time_ = "" if seconds is None else f", a pass about {seconds:.2g} s"
-    return f"; about {memory.size(bytes_for(loaded, tokens))}{time_}"
+    passing = "" if seconds is None else f", a pass about {duration(seconds)}"
+    return f"; about {memory.size(bytes_for(loaded, tokens))}{passing}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for a person: 0.4 s, 12 s, 3 min."""
+    if seconds < 9.5:
+        return f"{seconds:.1g} s"
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def require(loaded: LoadedModel, tokens: int) -> None:

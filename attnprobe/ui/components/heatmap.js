@@ -1,7 +1,7 @@
 /* Queries x keys on a canvas: hover at any size without asking the server, click to pin a row,
    drag to zoom. Token text is only ever drawn (fillText) or set as textContent. */
 
-const LABEL = 11, GAP = 8, BAR = 10, MOST_CELL = 40;
+const LABEL = 11, GAP = 8, BAR = 10, MOST_CELL = 40, MOST_SIDE = 880, MOST_STRIP = 240;
 
 export default function (component) {
   const { data, parentElement, setTriggerValue } = component;
@@ -58,9 +58,11 @@ function layout(view, width, pen) {
   const wide = (words) => Math.min(104, Math.max(...words.map((w) => pen.measureText(w).width), 8));
   const left = wide(view.query) + GAP + 16;
   const share = (width - left) * 0.15;
-  const strip = share > 70 ? Math.min(92, share) : 44;
-  const room = width - left - view.strips.length * (strip + GAP) - GAP;
+  const least = share > 70 ? Math.min(92, share) : 44;
+  const room = Math.min(MOST_SIDE, width - left - view.strips.length * (least + GAP) - GAP);
   const step = Math.max(1, Math.min(MOST_CELL, Math.floor(room / Math.max(view.columns, view.rows))));
+  const beside = (width - left - step * view.columns - GAP * 2) / view.strips.length - GAP;
+  const strip = Math.max(least, Math.min(MOST_STRIP, beside));
   const upright = step < 16;
   const top = 18 + (upright ? wide(view.key) : wide(view.key) * 0.77 + 12) + GAP;
   return { left, top, step, upright, strip, w: step * view.columns, h: step * view.rows };
