@@ -85,7 +85,7 @@ def grouped_bars(
             tooltip=tips([q], [x, by]),
         )
     )
-    return themed(chart, mode, alt_text=f"Bars of {q.title} for each {x}, by {by}.")
+    return themed(chart, mode, alt_text=f"Bars of {q.title} for each {x}, by {by}.", elastic=True)
 
 
 def convex_hull(
@@ -174,6 +174,7 @@ def against_prediction(
         alt.layer(*layers, width=width, height=height),
         mode,
         alt_text=f"{y.title} against {qx.title}: measured points, predicted lines.",
+        elastic=True,
     )
 
 

@@ -9,7 +9,7 @@ from attnprobe.metrics import Quantity
 from attnprobe.theory import cost, linear
 from attnprobe.ui.cached import computed, trace
 from attnprobe.ui.run import Progress, run
-from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
 FEATURES = Quantity("features", "features m", scale="log", format="d")
 TOKENS = Quantity("tokens", "tokens T", scale="log", format="d")
@@ -58,7 +58,7 @@ def _error_curves(frame: pd.DataFrame, mode: figures.Mode):
         by="error",
         dots=True,
         mode=mode,
-        width=460,
+        width=WIDER,
         height=260,
     )
 
@@ -170,7 +170,7 @@ def heads(lab: Lab) -> None:
             lambda mode: figures.curves(
                 tidy, Quantity("heads", "heads h", format="d"),
                 Quantity("ratio", "times that of one head", domain=(0, None)), by="what",
-                dots=True, mode=mode, width=460, height=HIGH,
+                dots=True, mode=mode, width=WIDER, height=HIGH,
             ),
             f"One layer, d_model = {d_model}, T = {tokens:,}. Scores of all heads take "
             f"{frame['score_bytes'].iloc[0] / cost.MIB:,.4g} MiB with one head and "
@@ -216,7 +216,7 @@ def tokens(lab: Lab) -> None:
         "memory", "What T tokens take", sizes,
         lambda mode: figures.curves(
             sizes, TOKENS, Quantity("gib", "memory", "GiB", scale="log"), by="kept",
-            marked=point, mode=mode, width=460, height=260,
+            marked=point, mode=mode, width=WIDER, height=260,
         ),
         "float32, 12 layers of 12 heads, d_head = 64. Matrices grow with T², what is kept of "
         "each token with T.",

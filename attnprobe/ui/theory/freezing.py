@@ -9,7 +9,7 @@ from attnprobe.metrics import Quantity
 from attnprobe.theory import freezing
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.show import metrics
-from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
 STEPS = 400
 STEP, PLAYING = "theory:step", "theory:playing"
@@ -154,7 +154,7 @@ def gradient_check(lab: Lab) -> None:
         lambda mode: figures.curves(
             frame, Quantity("h", "h", "logit", scale="log", format=".0e"),
             Quantity("max_abs_error", "largest error of ∂L/∂s", scale="log", format=".2e"),
-            by="division", dots=True, mode=mode, width=460, height=240,
+            by="division", dots=True, mode=mode, width=WIDER, height=240,
         ),
         "First step, seed 11, d_k = 64; the largest absolute error over the eight scores. "
         "Truncation falls with h², rounding grows with 1/h.",

@@ -11,7 +11,7 @@ from attnprobe.metrics import Quantity
 from attnprobe.theory import equivariance, meaning
 from attnprobe.ui.cached import computed, trace
 from attnprobe.ui.show import metrics
-from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
 EPSILON = Quantity("epsilon", "ε = 1 − peak", "weight", scale="log")
 NORM = Quantity("jacobian_frobenius", "‖J‖, Frobenius", "weight per logit", scale="log")
@@ -25,7 +25,7 @@ def saturated_row(lab: Lab) -> None:
         lab.show(
             "saturated-row", "Jacobian of a row with peak 1 − ε", frame,
             lambda mode: figures.curves(
-                frame, EPSILON, NORM, by="arrangement", mode=mode, width=460, height=260
+                frame, EPSILON, NORM, by="arrangement", mode=mode, width=WIDER, height=260
             ),
             "Twelve keys; ε goes to one rival, evenly to all, or at random (the largest of 200 "
             "draws, seed 0). One rival reaches the bound 2ε(1 − ε).",
@@ -50,7 +50,8 @@ def _rows_under_the_bound(lab: Lab) -> None:
     lab.show_on_model(
         "saturated-row-model", "Rows of this head", frame,
         lambda mode: figures.scatter(
-            frame, EPSILON, NORM, names=("query",), bounds=bounds, mode=mode, width=460, height=260
+            frame, EPSILON, NORM, names=("query",), bounds=bounds, mode=mode, width=WIDER,
+            height=260,
         ),
         "One point per query that sees two keys or more. The bound holds for ε ≤ ½.",
         of_head=True,
@@ -162,7 +163,7 @@ def kernels(lab: Lab) -> None:
             lambda mode: figures.curves(
                 frame, Quantity("spread", "spread of ln ‖k‖"),
                 Quantity("max_abs_difference", "largest difference of the outputs"), by="kernel",
-                dots=True, mode=mode, width=460, height=240,
+                dots=True, mode=mode, width=WIDER, height=240,
             ),
             f"Twelve queries of various norms, d_k = 16, seed {seed}. At spread 0 all keys have "
             "norm √d_k.",
@@ -181,7 +182,7 @@ def _real_kernels(lab: Lab) -> None:
         lambda mode: figures.scatter(
             frame, Quantity("key_norm_spread", "spread of ‖k‖ over its mean"),
             Quantity("rbf_difference", "relative difference of the context"), mode=mode,
-            width=460, height=260,
+            width=WIDER, height=260,
         ),
         "One point per head. The exponential kernel gives every context within "
         f"{frame['exponential_difference'].max():.1e}.",
@@ -203,7 +204,7 @@ def order(lab: Lab) -> None:
             "equivariance", "Permuted in, permuted out?", frame,
             lambda mode: figures.curves(
                 seen, Quantity("permutation", "permutation", format="d"), difference,
-                by="positions", dots=True, mode=mode, width=460, height=HIGH,
+                by="positions", dots=True, mode=mode, width=WIDER, height=HIGH,
             ),
             f"One random attention layer, {tokens} tokens, twenty permutations, seed {seed}; 10⁻¹⁶ "
             "is rounding, and an exact 0 is not drawn.",
@@ -229,7 +230,7 @@ def _model_order(lab: Lab) -> None:
         lambda mode: figures.curves(
             summary, Quantity("layer", "after layer (0: input)", format="d"),
             Quantity("median", "difference / largest component", scale="log"), by="positions",
-            band=("low", "high"), dots=True, mode=mode, width=460, height=HIGH,
+            band=("low", "high"), dots=True, mode=mode, width=WIDER, height=HIGH,
         ),
         "Eight permutations of all tokens of the text, special ones included, seed 0: median and "
         f"range of the largest difference between f(PX) and P f(X).{mask}",

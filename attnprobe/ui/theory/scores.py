@@ -10,7 +10,7 @@ from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
 from attnprobe.theory import softmax
 from attnprobe.ui.show import metrics
-from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
 PRESETS = {
     "six scores": (softmax.SIX_SCORES, None),
@@ -68,7 +68,7 @@ def row(lab: Lab) -> None:
         "row-weights", "Weights before and after the division", tidy,
         lambda mode: pictures.grouped_bars(
             tidy, "key", Quantity("weight", "weight", domain=(0, 1)), "scores", mode=mode,
-            width=460, height=HIGH,
+            width=WIDER, height=HIGH,
         ),
         f"Softmax of the scores as they are, and divided by √{d_k}. The order is the same.",
         scores=", ".join(f"{score:g}" for score in scores), d_k=d_k,

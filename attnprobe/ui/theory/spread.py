@@ -9,7 +9,7 @@ from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
 from attnprobe.theory import exponent, variance
 from attnprobe.ui.cached import computed, trace
-from attnprobe.ui.theory.lab import HIGH, WIDE, Lab
+from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 D_K = Quantity("d_k", "d_k", scale="log", format="d")
@@ -77,7 +77,7 @@ def _heads_against_predictions(lab: Lab) -> None:
             tidy,
             Quantity("predicted", "predicted standard deviation", "logit", scale="log"),
             Quantity("raw_std", "measured standard deviation of q·k", "logit", scale="log"),
-            by="prediction", bounds=identity, mode=mode, width=460, height=300,
+            by="prediction", bounds=identity, mode=mode, width=WIDER, height=300,
         ),
         "One point per head and prediction, over all query–key pairs of the text, masked ones "
         "included. With all second moments of queries and keys the prediction is an identity.",
@@ -143,7 +143,7 @@ def quarter_root(lab: Lab) -> None:
         lambda mode: pictures.against_prediction(
             frame, D_K, "variance", "predicted_variance",
             Quantity("score_variance", "variance of q·k", "logit²", scale="log"),
-            by="factor_on", mode=mode, width=460, height=240,
+            by="factor_on", mode=mode, width=WIDER, height=240,
         ),
         f"Normal components, {draws:,} draws per width, seed {seed}; points measured, lines "
         "predicted: d_k, √d_k and 1.",
