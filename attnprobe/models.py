@@ -225,7 +225,8 @@ def _weights(
             f"{source.name} cannot be loaded: {_first_line(error)}; the files may be damaged or "
             "not belong together"
         ) from error
-    notes = _coverage(source, report)
+    head_kind, _ = _head({"architectures": config.architectures})
+    notes = _coverage(source, report, head_kind)
     return model.eval().requires_grad_(False), notes
 
 
@@ -234,10 +235,10 @@ def _first_line(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:300].rstrip(".;")
 
 
-def _coverage(source: sources.Source, report: dict[str, Any]) -> tuple[str, ...]:
+def _coverage(source: sources.Source, report: dict[str, Any], head_kind: str) -> tuple[str, ...]:
     """Refuses randomly initialised layers; a missing part that nothing here uses is a note."""
     wrong = [str(key[0] if isinstance(key, tuple) else key) for key in report["mismatched_keys"]]
-    missing = [key for key in report["missing_keys"] if not _is_unused(key)]
+    missing = [key for key in report["missing_keys"] if not _is_unused(key, head_kind)]
     if wrong or missing:
         listed = ", ".join(sorted([*missing, *wrong])[:3])
         raise UnsupportedModel(
@@ -249,8 +250,10 @@ def _coverage(source: sources.Source, report: dict[str, Any]) -> tuple[str, ...]
     return ()
 
 
-def _is_unused(key: str) -> bool:
-    return any(part in key for part in _UNUSED)
+def _is_unused(key: str, head_kind: str) -> bool:
+    """A pooler feeds a sequence classifier and nothing else that is read here."""
+    pooled = head_kind == "sequence classification"
+    return any(part in key for part in _UNUSED if not (pooled and part == "pooler."))
 
 
 def _reader(source: sources.Source, family: Family, model: PreTrainedModel) -> Reader:

@@ -8,7 +8,8 @@ import weakref
 import pytest
 import tiny
 import torch
-from transformers import BertModel, GPT2LMHeadModel
+from safetensors.torch import load_file, save_file
+from transformers import BertForSequenceClassification, BertModel, GPT2LMHeadModel
 
 from attnprobe import capture, load, memory
 from attnprobe.errors import BadInput, TooLarge, UnsupportedModel
@@ -129,6 +130,17 @@ def test_a_missing_pooler_is_a_note_and_a_missing_layer_an_error(tmp_path):
     assert any("pooler" in note for note in load(str(folder), device="cpu").notes)
     tiny.edit_config(folder, num_hidden_layers=3)
     assert "do not cover the model" in refused(folder)
+
+
+def test_a_classifier_without_its_pooler_is_refused(tmp_path):
+    """The pooler feeds the classifier: a random one would give plausible wrong classes."""
+    torch.manual_seed(0)
+    classifier = BertForSequenceClassification(tiny.bert_config(num_labels=3))
+    folder = tiny.save_model(tmp_path / "headless", classifier, tiny.wordpiece())
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "pooler" in refused(folder)
 
 
 def test_weights_of_another_width_are_refused(copied):

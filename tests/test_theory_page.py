@@ -11,7 +11,7 @@ from attnprobe.theory import EXPERIMENTS, cost, linear
 from attnprobe.ui.theory import SECTIONS, freezing, lab
 from attnprobe.ui.theory.scores import parsed
 
-PAGE = Path(__file__).parents[1] / "pages" / "6_Theory_lab.py"
+PAGE = Path(__file__).parents[1] / "pages" / "7_Theory_lab.py"
 
 
 def opened(section, model, **query):

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.errors import StreamlitPageNotFoundError
 
-from attnprobe.errors import AttnprobeError, CertificateFailed
+from attnprobe.errors import AttnprobeError
 from attnprobe.models import LoadedModel
 from attnprobe.text import Tokens
 from attnprobe.ui import cached, cost, download, picker, state
@@ -59,7 +59,7 @@ def _loaded_view(page: str, now: dict[str, Any], asked: Asked, text: str, below)
         proof = cached.certificate(loaded, tokens, half.digest)
     with below:
         _certificate(proof)
-    _refuse_red(proof)
+    require(proof)
     return View(loaded, tokens, half.layer, half.head, proof, half.mode)
 
 
@@ -206,16 +206,3 @@ def _certificate(proof: pd.DataFrame) -> None:
             f"The largest error is {worst:.2g} of its tolerance."
         )
         st.dataframe(proof, hide_index=True, width=520, height=420)
-
-
-def _refuse_red(proof: pd.DataFrame) -> None:
-    """Nothing is drawn from a model whose certificate failed, because nothing would be certain."""
-    failed = proof[~proof["ok"].astype(bool)]
-    if failed.empty:
-        return
-    worst = failed.iloc[0]
-    raise CertificateFailed(
-        f"the model and its re-implementation differ by {worst['max_abs_error']:.3g} in "
-        f"{worst['stage']} of layer {worst['layer']}, where rounding explains at most "
-        f"{worst['tolerance']:.3g}; nothing is drawn, try float64 or the CPU"
-    )
