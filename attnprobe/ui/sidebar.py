@@ -11,6 +11,7 @@ from streamlit.errors import StreamlitPageNotFoundError
 
 from attnprobe.errors import AttnprobeError
 from attnprobe.models import LoadedModel
+from attnprobe.scratch.certificate import require
 from attnprobe.text import Tokens
 from attnprobe.ui import cached, cost, download, picker, state
 from attnprobe.ui.errors import NotHere, plain
