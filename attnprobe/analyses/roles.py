@@ -37,7 +37,7 @@ def duplicate_token(
     weights: Float[Tensor, "layer head query key"], ids: Int[Tensor, "query"]
 ) -> Float[Tensor, "layer head"]:
     """Mean weight on the last earlier occurrence of the query's own token, in [0, 1]."""
-    query, key = _earlier_occurrence(ids)
+    query, key = earlier_occurrence(ids)
     return weights[..., query, key].mean(-1)
 
 
@@ -61,7 +61,7 @@ def induction_profile(
     A sharp induction head has its weight at 0; a blurred one spreads it over the neighbours. A
     query counts at an offset only if that key exists and is not after the query.
     """
-    query, earlier = _earlier_occurrence(ids)
+    query, earlier = earlier_occurrence(ids)
     apart = query - earlier > 1
     query, target = query[apart], earlier[apart] + 1
     columns = [_mean_at(weights, query, target + offset) for offset in offsets]
@@ -126,7 +126,7 @@ def _mean_at(
     return weights[..., query[inside], key[inside]].mean(-1)
 
 
-def _earlier_occurrence(
+def earlier_occurrence(
     ids: Int[Tensor, "query"],
 ) -> tuple[Int[Tensor, "row"], Int[Tensor, "row"]]:
     """The queries whose token occurred before, and where it did so last."""

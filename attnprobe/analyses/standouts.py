@@ -9,119 +9,103 @@ from dataclasses import dataclass
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnprobe.analyses import roles
+from attnprobe.analyses.roles import earlier_occurrence
 from attnprobe.trace import Trace
 
-Score = Callable[[Tensor, Tensor], Tensor]
+LEAST_QUERIES = 3
+"""A habit that fewer queries have an occasion for is left out: it would be an accident."""
+
+Pairs = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Habit:
-    """A thing a head can do; the score is a mean weight in [0, 1] over the queries that can."""
+    """A thing a head can do, by the key that each query would look at.
+
+    `targets` gives the queries that have an occasion for it and the key of each. The score is the
+    mean weight of these queries on these keys, in [0, 1]. `ahead` says that keys come later.
+    """
 
     title: str
-    definition: str
-    score: Score
-
-
-def self_token(weights: Float[Tensor, "layer head query key"]) -> Float[Tensor, "layer head"]:
-    """Mean weight of a query on itself, in [0, 1]; a first query that sees only itself counts not.
-
-    The first query is left out because a causal head has no choice there.
-    """
-    return weights.diagonal(dim1=-2, dim2=-1)[..., 1:].mean(-1)
-
-
-def next_token(weights: Float[Tensor, "layer head query key"]) -> Float[Tensor, "layer head"]:
-    """Mean weight on the token just after the query, in [0, 1]; the last query has none."""
-    return weights.diagonal(offset=1, dim1=-2, dim2=-1).mean(-1)
-
-
-def first_token(weights: Float[Tensor, "layer head query key"]) -> Float[Tensor, "layer head"]:
-    """Mean weight on the text's first token, in [0, 1]; the first query itself is left out."""
-    return weights[..., 1:, 0].mean(-1)
-
-
-def last_token(weights: Float[Tensor, "layer head query key"]) -> Float[Tensor, "layer head"]:
-    """Mean weight on the text's last token, in [0, 1]; the last query itself is left out."""
-    return weights[..., :-1, -1].mean(-1)
+    targets: Callable[[Int[Tensor, "query"]], Pairs]
+    ahead: bool = False
 
 
 def standouts(trace: Trace, *, tick: Callable[[], None] | None = None) -> pd.DataFrame:
     """One row per habit that the text gives an occasion for: its strongest head and the score.
 
-    Columns habit, layer, head, score; the highest score first. Of heads with equal scores the first
-    is named. For a causal model the habits that look ahead are left out.
+    Columns habit, layer, head, score, queries (how many the score is a mean of); the highest score
+    first. Of heads with equal scores the first is named. A causal model has no habits that look
+    ahead.
     """
-    scores = _scores(trace, tick)
-    rows = []
-    for name, values in scores.items():
-        if torch.isnan(values).all():
-            continue
-        best = int(torch.nan_to_num(values, nan=-1.0).argmax())
-        layer, head = divmod(best, trace.n_heads)
-        rows.append((name, layer, head, float(values.flatten()[best])))
-    frame = pd.DataFrame(rows, columns=["habit", "layer", "head", "score"])
+    ids = torch.tensor(trace.tokens.ids, device=trace.queries.device)
+    targets = {
+        name: habit.targets(ids)
+        for name, habit in HABITS.items()
+        if not (trace.causal and habit.ahead)
+    }
+    targets = {name: pair for name, pair in targets.items() if len(pair[0]) >= LEAST_QUERIES}
+    rows = [
+        (name, *_strongest(scores), len(targets[name][0]))
+        for name, scores in _scores(trace, targets, tick).items()
+    ]
+    frame = pd.DataFrame(rows, columns=["habit", "layer", "head", "score", "queries"])
     return frame.sort_values("score", ascending=False, kind="stable", ignore_index=True)
 
 
+def _strongest(scores: Float[Tensor, "layer head"]) -> tuple[int, int, float]:
+    best = int(scores.argmax())
+    return *divmod(best, scores.shape[1]), float(scores.flatten()[best])
+
+
 def _scores(
-    trace: Trace, tick: Callable[[], None] | None
+    trace: Trace, targets: Mapping[str, Pairs], tick: Callable[[], None] | None
 ) -> dict[str, Float[Tensor, "layer head"]]:
     """Every habit of every head, one head's matrix in memory at a time."""
-    ids = torch.tensor(trace.tokens.ids, device=trace.queries.device)
-    habits = {name: habit for name, habit in HABITS.items() if not (trace.causal and name in AHEAD)}
-    scores = {name: torch.empty(trace.n_layers, trace.n_heads) for name in habits}
+    scores = {name: torch.empty(trace.n_layers, trace.n_heads) for name in targets}
     for layer in range(trace.n_layers):
         if tick is not None:
             tick()
         for head in range(trace.n_heads):
-            weights = trace.weights(layer, head)[None, None]
-            for name, habit in habits.items():
-                scores[name][layer, head] = habit.score(weights, ids)[0, 0]
+            weights = trace.weights(layer, head)
+            for name, (query, key) in targets.items():
+                scores[name][layer, head] = weights[query, key].mean()
     return scores
 
 
-AHEAD = ("next_token", "last_token")
+def _shifted(ids: Int[Tensor, "query"], by: int) -> Pairs:
+    """Each query that has one with the key `by` places on; itself only where it had a choice."""
+    query = torch.arange(len(ids), device=ids.device)
+    key = query + by
+    inside = (key >= 0) & (key < len(ids)) & ((query > 0) | (key > 0))
+    return query[inside], key[inside]
+
+
+def _fixed(ids: Int[Tensor, "query"], place: int) -> Pairs:
+    """Every other query with the key at `place`, which may count from the end."""
+    place %= len(ids)
+    query = torch.arange(len(ids), device=ids.device)
+    query = query[query != place]
+    return query, torch.full_like(query, place)
+
+
+def _repeat(ids: Int[Tensor, "query"]) -> Pairs:
+    """The key after the last earlier occurrence of the query's token, if that is not the query."""
+    query, earlier = earlier_occurrence(ids)
+    apart = query - earlier > 1
+    return query[apart], earlier[apart] + 1
+
 
 HABITS: Mapping[str, Habit] = {
-    "previous_token": Habit(
-        "looks one back",
-        "mean weight on the token before",
-        lambda weights, ids: roles.previous_token(weights),
-    ),
-    "next_token": Habit(
-        "looks one ahead",
-        "mean weight on the token after",
-        lambda weights, ids: next_token(weights),
-    ),
-    "self_token": Habit(
-        "looks at itself",
-        "mean weight on the query's own position",
-        lambda weights, ids: self_token(weights),
-    ),
-    "first_token": Habit(
-        "rests on the first token",
-        "mean weight on the first token",
-        lambda weights, ids: first_token(weights),
-    ),
-    "last_token": Habit(
-        "rests on the last token",
-        "mean weight on the last token",
-        lambda weights, ids: last_token(weights),
-    ),
-    "duplicate_token": Habit(
-        "finds the same token",
-        "mean weight on the last earlier occurrence of the query's token",
-        roles.duplicate_token,
-    ),
-    "induction": Habit(
-        "continues a repeat",
-        "mean weight on the token after the last earlier occurrence of the query's token",
-        roles.induction,
-    ),
+    "previous_token": Habit("looks one back", lambda ids: _shifted(ids, -1)),
+    "next_token": Habit("looks one ahead", lambda ids: _shifted(ids, 1), ahead=True),
+    "self_token": Habit("looks at itself", lambda ids: _shifted(ids, 0)),
+    "first_token": Habit("rests on the first token", lambda ids: _fixed(ids, 0)),
+    "last_token": Habit("rests on the last token", lambda ids: _fixed(ids, -1), ahead=True),
+    "duplicate_token": Habit("finds the same token", earlier_occurrence),
+    "induction": Habit("continues a repeat", _repeat),
 }
 """Habits by the name that stands in the frame."""

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from attnprobe import figures
-from attnprobe.analyses.standouts import HABITS, standouts
+from attnprobe.analyses.standouts import HABITS, LEAST_QUERIES, standouts
 from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
 from attnprobe.trace import Trace
@@ -103,13 +103,14 @@ def standing_out(view: View, trace: Trace) -> dict | None:
         named = {titles[i]: picture for i, picture in pictures.items()}
         return figures.thumbnails(named, weight, mode=mode, per_row=3, name="habit", size=190)
 
-    definitions = "; ".join(f"“{h.title}”: {h.definition}" for h in map(HABITS.get, found["habit"]))
     figure = Figure(
         name="standouts",
         chart_for=chart,
         frame=found,
-        caption=f"The head with the highest score on this text for each habit, its layer and head, "
-        f"and the score. {definitions}, over the queries that have such a token.",
+        caption="For each habit the head that does it most on this text: its layer, its head, and "
+        "its mean weight on the token in question over the queries that have one, at least "
+        f"{LEAST_QUERIES}. The same token is its last earlier occurrence; a repeat is continued by "
+        "looking at the token after that. Click a picture to open the head.",
         alt="Small token maps of the heads that stand out.",
         provenance=provenance(view),
     )
