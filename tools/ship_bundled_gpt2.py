@@ -55,6 +55,7 @@ def write_model(state: dict[str, Tensor], runs: Path, out: Path) -> None:
     model.config.save_pretrained(out)
     tensors = {n: p.detach().half().contiguous() for n, p in model.named_parameters()}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(0o644)
     PreTrainedTokenizerFast.from_pretrained(runs / "tokenizer").save_pretrained(out)
 
 
@@ -63,18 +64,30 @@ def write_model(state: dict[str, Tensor], runs: Path, out: Path) -> None:
 
 def text_figures(loaded: ap.LoadedModel, args: argparse.Namespace) -> dict[str, float]:
     """Loss on the held-out text, the model's and the trigram model's, on the same tokens."""
-    _, held_out = recipe.documents(args.sources)
-    size = sum(len(document.text.encode()) for document in held_out)
-    seen = np.load(args.runs / "train.npy", allow_pickle=False)
-    ids = np.load(args.runs / "held_out.npy", allow_pickle=False)
-    trigram = Trigram.trained_on(seen, recipe.VOCABULARY)
-    model_loss = held_out_losses(loaded, torch.from_numpy(ids.astype(np.int64))).double().numpy()
-    trigram_loss = -np.log(trigram.probabilities(ids))
-    figures = {"train_tokens": len(seen), "held_out_tokens": len(ids), "held_out_bytes": size}
-    for name, losses in (("model", model_loss), ("trigram", trigram_loss)):
-        figures[f"{name}_nats_per_token"] = float(losses.mean())
-        figures[f"{name}_bits_per_byte"] = float(losses.sum() / math.log(2) / size)
-    return figures
+    ids = np.load(args.runs / "held_out.npy", allow_pickle=False).astype(np.int64)
+    figures = baseline(args, ids)
+    losses = held_out_losses(loaded, torch.from_numpy(ids)).double().numpy()
+    return figures | _loss_figures("model", losses, figures["held_out_bytes"])
+
+
+def baseline(args: argparse.Namespace, ids: np.ndarray) -> dict[str, float]:
+    """The trigram model's loss and the sizes of the text; kept beside the checkpoint."""
+    kept = args.runs / "baseline.json"
+    if not kept.exists():
+        _, held_out = recipe.documents(args.sources)
+        size = sum(len(document.text.encode()) for document in held_out)
+        seen = np.load(args.runs / "train.npy", allow_pickle=False)
+        losses = -np.log(Trigram.trained_on(seen, recipe.VOCABULARY).probabilities(ids))
+        figures = {"train_tokens": len(seen), "held_out_tokens": len(ids), "held_out_bytes": size}
+        kept.write_text(json.dumps(figures | _loss_figures("trigram", losses, size)))
+    return json.loads(kept.read_text())
+
+
+def _loss_figures(name: str, losses: np.ndarray, size: int) -> dict[str, float]:
+    return {
+        f"{name}_nats_per_token": float(losses.mean()),
+        f"{name}_bits_per_byte": float(losses.sum() / math.log(2) / size),
+    }
 
 
 def held_out_losses(loaded: ap.LoadedModel, ids: Tensor, batch: int = 8) -> Tensor:
@@ -93,7 +106,9 @@ def held_out_losses(loaded: ap.LoadedModel, ids: Tensor, batch: int = 8) -> Tens
 def _next_token_losses(loaded: ap.LoadedModel, ids: Tensor) -> Tensor:
     with torch.no_grad():
         logits = loaded.forward(Batch(ids, torch.ones_like(ids, dtype=torch.bool)))
-    return F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")
+    wanted = ids[:, 1:]
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted.flatten(), reduction="none")
+    return losses.view_as(wanted)
 
 
 # --- heads ------------------------------------------------------------------------------------
@@ -163,7 +178,7 @@ def card(loaded: ap.LoadedModel, figures: dict) -> str:
             median=median,
             median_ratio=_ratio(copying["rise_when_ablated"], median),
             held_steps=recipe.HELD_STEPS,
-        table="\n".join(_head_row(row) for row in table),
+            table="\n".join(_head_row(row) for row in table),
             **training,
             **text,
             **{key: value for key, value in head_figures.items() if key != "table"},

@@ -42,8 +42,7 @@ class Phase:
 
     ``taught`` is the share of the target that is the trigram model's distribution, the rest is the
     token that really comes next. The trigram model has seen the whole training part, so a short
-    training learns from it what it would need many more tokens to count. ``rate`` is the learning
-    rate of AdamW.
+    training learns from it what it would need many more tokens to count.
     """
 
     steps: int
@@ -53,17 +52,27 @@ class Phase:
     shortest_period: int
     longest_period: int
     taught: float
-    rate: float
 
 
 PHASES = (
-    Phase(200, 24, 64, 12, 4, 28, 0.0, 2e-3),
-    Phase(300, 16, 64, 4, 4, 28, 0.8, 3e-3),
-    Phase(1500, 16, 96, 2, 6, 46, 0.7, 3e-3),
-    Phase(1500, 16, 128, 2, 6, 60, 0.5, 3e-3),
-    Phase(250, 4, 512, 1, 8, 250, 0.2, 3e-3),
+    Phase(200, 24, 64, 12, 4, 28, 0.0),
+    Phase(300, 16, 64, 4, 4, 28, 0.8),
+    Phase(1500, 16, 96, 2, 6, 46, 0.7),
+    Phase(1400, 16, 128, 1, 6, 60, 0.6),
+    Phase(1150, 16, 128, 1, 6, 60, 0.35),
+    Phase(250, 4, 512, 1, 8, 250, 0.2),
 )
-WARM_UP, COOL_DOWN = 100, 1000
+# AdamW's learning rate at some steps, a straight line between them.
+RATES = (
+    (0, 2e-5),
+    (99, 2e-3),
+    (199, 2e-3),
+    (200, 3e-3),
+    (2550, 3e-3),
+    (3000, 2.33175e-3),
+    (3600, 1.6894e-3),
+    (4800, 3e-5),
+)
 # The positions and the head that looks back keep their start until something reads that head.
 HELD_STEPS = 300
 
@@ -395,9 +404,8 @@ class Run:
 
 
 def rate_at(step: int) -> float:
-    """The learning rate's course: a linear rise, level, a linear fall to a hundredth."""
-    left = (total_steps() - step) / COOL_DOWN
-    return phase_at(step).rate * min(1.0, (step + 1) / WARM_UP, 0.01 + 0.99 * left)
+    """The learning rate of a step."""
+    return float(np.interp(step, *zip(*RATES, strict=True)))
 
 
 def _optimizer(model: GPT2LMHeadModel) -> torch.optim.Optimizer:
