@@ -1,0 +1,92 @@
+"""Every section of the pages on logits, re-implementation and Jacobian, at both ends of length."""
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+PAGES = Path(__file__).parents[1] / "pages"
+SECTIONS = {
+    "2_Logits_and_scaling.py": ("spread", "captured", "model", "pairs"),
+    "3_From_scratch.py": ("certificate", "faults", "steps", "facts"),
+    "4_Saturation_and_Jacobian.py": ("heads", "bounds", "row", "gradient", "sinks"),
+}
+ALL = [(page, section) for page, sections in SECTIONS.items() for section in sections]
+NEEDS_TWO_TOKENS = {"model", "gradient"}
+
+
+def opened(page: str, section: str, model, text: str) -> AppTest:
+    app = AppTest.from_file(str(PAGES / page), default_timeout=120)
+    for name, value in {"model": str(model), "part": section, "layer": "1", "head": "1"}.items():
+        app.query_params[name] = value
+    app.session_state["typed"] = text
+    return app.run()
+
+
+def charts(app: AppTest) -> int:
+    return len(app.get("vega_lite_chart"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize(("page", "section"), ALL)
+def test_a_section_draws_for_a_text_of_the_model_s_full_length(page, section, kind, tiny_folder):
+    text = "a" * 64 if kind == "gpt2" else "cat " * 62
+    app = opened(page, section, tiny_folder(kind), text)
+    assert not app.exception
+    assert not app.error
+    assert charts(app) >= 1
+
+
+@pytest.mark.parametrize(("page", "section"), ALL)
+def test_a_section_of_a_single_token_draws_or_says_why_not(page, section, tiny_folder):
+    app = opened(page, section, tiny_folder("gpt2"), "a")
+    assert not app.exception
+    assert [("single token" in error.value) for error in app.error] == (
+        [True] if section in NEEDS_TWO_TOKENS else []
+    )
+
+
+@pytest.mark.parametrize("section", ["faults", "steps"])
+def test_a_family_without_a_twin_says_so(section, tiny_folder):
+    app = opened("3_From_scratch.py", section, tiny_folder("distilbert"), "the cat sat")
+    assert not app.exception
+    assert "no from-scratch twin" in app.info[0].value
+
+
+def test_the_slider_moves_the_numbers_and_runs_no_model(tiny_folder, monkeypatch):
+    app = opened("2_Logits_and_scaling.py", "captured", tiny_folder("gpt2"), "abcdef")
+    before = [metric.value for metric in app.metric]
+
+    def forbidden(*args, **options):
+        raise RuntimeError("a forward pass")
+
+    monkeypatch.setattr("attnprobe.loaded.LoadedModel.forward", forbidden)
+    app.select_slider(key="scaling:factor").set_value(8.0).run()
+    assert not app.exception
+    after = [metric.value for metric in app.metric]
+    assert after != before
+    assert float(after[0]) > float(before[0])
+
+
+def test_a_mistake_turns_stages_red_and_none_is_red_without(tiny_folder):
+    app = opened("3_From_scratch.py", "faults", tiny_folder("bert"), "the cat sat")
+    red = next(metric for metric in app.metric if metric.label == "Red stages")
+    assert not red.value.startswith("0 of")
+    first = next(metric for metric in app.metric if metric.label == "First red stage")
+    assert first.value == "scaled logits"
+
+
+def test_the_sweep_in_the_model_runs_on_a_click(tiny_folder):
+    app = opened("2_Logits_and_scaling.py", "model", tiny_folder("gpt2"), "abcdef")
+    before = charts(app)
+    app.button(key="rescaling:sweep:start").click().run()
+    assert not app.exception
+    assert not app.error
+    assert charts(app) == before + 3
+
+
+def test_the_threshold_of_saturation_is_printed(tiny_folder):
+    app = opened("4_Saturation_and_Jacobian.py", "heads", tiny_folder("bert"), "the cat sat")
+    app.slider(key="jacobian:threshold").set_value(0.5).run()
+    assert not app.exception
+    assert any("peak ≥ 0.500" in caption.value for caption in app.caption)
