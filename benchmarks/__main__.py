@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import torch
 import transformers
 
-BENCHMARKS = ("pruning", "pruning_study")
+BENCHMARKS = ("capture_kernel", "interaction", "pruning", "pruning_study")
 
 
 def main() -> None:

@@ -1,17 +1,14 @@
 """Perturbation tests of every head of a model on the bundled texts: what docs/perturbation.md says.
 
-    python -m benchmarks.perturbation_study --model bundled:bert --texts 12 --out FILE.json
+    python -m benchmarks perturbation_study --model bundled:bert --texts 8 --json
 
-Prints what it found and writes it as one JSON object. Takes about half an hour for 72 heads on two
-cores; the settings are in the result.
+Takes about a quarter of an hour for 72 heads on two free cores; the settings are in the result.
 """
 
-import argparse
-import json
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,23 +19,24 @@ from attnprobe import data, readout
 from attnprobe.analyses.perturbation import adversary, erasure, experiments, importance, permutation
 from attnprobe.analyses.perturbation.edits import Scope
 from attnprobe.analyses.perturbation.runs import CleanRun
-from attnprobe.models import LoadedModel
+from attnprobe.loaded import LoadedModel
 
+HELP = "perturbation tests of every head on the bundled topics"
 DRAWS = permutation.Draws(number=40)
 SEARCH = adversary.Settings(epsilon=0.01, restarts=2, steps=40, rate=0.2)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", default="bundled:bert")
-    parser.add_argument("--texts", type=int, default=12)
-    parser.add_argument("--search-texts", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--search-texts", type=int, default=1)
+
+
+def measure(args: Namespace) -> dict[str, object]:
     loaded = ap.load(args.model)
-    runs = experiments.clean_runs(reader(loaded), texts_for(loaded, args.texts))
+    runs = experiments.clean_runs(reader(loaded), texts_for(args.texts))
     started = time.perf_counter()
-    result = {
+    return {
         "model": loaded.key,
         "readout": runs[0].readout.statement,
         "texts": len(runs),
@@ -50,10 +48,6 @@ def main() -> None:
         **erased(runs),
         "seconds": time.perf_counter() - started,
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
 
 
 def reader(loaded: LoadedModel) -> readout.ReadOut:
@@ -62,7 +56,7 @@ def reader(loaded: LoadedModel) -> readout.ReadOut:
     return readout.default(loaded, data.bundled("topics"))
 
 
-def texts_for(loaded: LoadedModel, number: int) -> Sequence[data.LabelledText]:
+def texts_for(number: int) -> Sequence[data.LabelledText]:
     return data.bundled("topics").first(number).texts
 
 
@@ -172,7 +166,3 @@ def told(name: str) -> experiments.Report:
 
 def silent(done: int, total: int, parts: tuple) -> None:
     """One head's search is not worth a line."""
-
-
-if __name__ == "__main__":
-    main()

@@ -60,4 +60,5 @@ def violins(
         mode,
         alt_text=f"{q.title} by {by.replace('_', ' ')}: one violin for each of {len(names)}.",
         elastic=True,
+        elastic=True,
     )

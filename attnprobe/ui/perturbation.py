@@ -16,11 +16,11 @@ from attnprobe.analyses.perturbation.replacement import EDITS
 from attnprobe.analyses.perturbation.runs import CleanRun, clean_run
 from attnprobe.export import Figure, Provenance
 from attnprobe.figures.violins import violins
-from attnprobe.metrics import Quantity
+from attnprobe.metrics import Number, Quantity
 from attnprobe.ui.cached import computed
 from attnprobe.ui.experiments import Experiment
 from attnprobe.ui.run import Progress, run
-from attnprobe.ui.show import card, metrics, show
+from attnprobe.ui.show import card, draw, metrics, show
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
@@ -163,7 +163,7 @@ def chosen(state: Perturbing, frame: pd.DataFrame) -> pd.Series:
     return (frame["layer"].fillna(-1) == layer) & (frame["head"].fillna(-1) == head)
 
 
-def shown(number: float | None, digits: str = ".3g") -> str:
+def shown(number: Number | None, digits: str = ".3g") -> str:
     """A number for a person; what is undefined is said to be."""
     return "undefined" if number is None or pd.isna(number) else f"{number:{digits}}"
 
@@ -220,7 +220,7 @@ def _settings() -> tuple[Draws, int]:
 
 def _scatter(state: Perturbing, summary: pd.DataFrame, draws: Draws) -> None:
     which = chosen(state, summary).map({True: CHOSEN, False: OTHERS})
-    frame = summary.assign(weights=which).sort_values("weights", ascending=False)
+    frame = summary.assign(weights=which).sort_values("weights")
     figure = Figure(
         name="permutation-peak",
         chart_for=lambda mode: figures.scatter(
@@ -260,7 +260,7 @@ def _ratios(state: Perturbing, ratios: pd.DataFrame, draws: Draws) -> None:
         for a, b in zip(ratios["layer"], ratios["head"], strict=True)
     ]
     which = chosen(state, ratios).map({True: CHOSEN, False: OTHERS})
-    frame = ratios.assign(scope=names, weights=which)
+    frame = ratios.assign(scope=names, weights=which).sort_values("weights", kind="stable")
     own = only(state, frame).iloc[0]
     said = (
         f"{state.scope.label}: ratio {shown(own['ratio'])}, larger than {own['null_share']:.0%} of "
@@ -295,7 +295,7 @@ def _replaced(state: Perturbing, frames: Mapping[str, pd.DataFrame], summary: pd
         provenance=state.provenance(),
     )
     with card("Replacement", caption=figure.caption, export=figure, key="perturbation:replaced"):
-        st.altair_chart(figure.chart(state.view.mode), theme=None, width="content")
+        draw(state.view, figure, key="perturbation:replaced:chart")
         st.dataframe(
             table,
             hide_index=True,

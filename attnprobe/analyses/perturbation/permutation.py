@@ -115,7 +115,7 @@ def peak_bin(peak: Float[np.ndarray, "row"]) -> list[str]:
     return [names[i] if np.isfinite(value) else "undefined" for value, i in pairs]
 
 
-def violins(draws: pd.DataFrame, *, bins: int = 30) -> pd.DataFrame:
+def violins(draws: pd.DataFrame, *, bins: int = 24) -> pd.DataFrame:
     """How the permutations' TVD is spread in each bin of the peak: the paper's violins as counts.
 
     Columns: `peak_bin`, `tvd` (left edge), `right`, `share` of the bin's permutations, and their

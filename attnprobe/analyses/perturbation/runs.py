@@ -179,8 +179,8 @@ _FIELDS = ("tvd", "flips", "outcome")
 
 
 def _compared(edited: Tensor, clean: Tensor) -> Effects:
-    flips = decision_flips(edited, clean.expand_as(edited)).to(edited.dtype)
-    return Effects(tvd(edited, clean).mean(-1), flips.mean(-1), edited)
+    flips = decision_flips(edited, clean.expand_as(edited)).double()
+    return Effects(tvd(edited, clean).double().mean(-1), flips.mean(-1), edited)
 
 
 def batches(variants: int, length: int) -> Iterator[slice]:

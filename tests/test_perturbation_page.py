@@ -1,0 +1,121 @@
+"""The perturbation page without a browser: every experiment runs and says what it costs."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attnprobe.figures.violins import violins
+from attnprobe.metrics import Quantity
+
+PAGE = Path(__file__).parents[1] / "pages" / "6_Perturbation.py"
+PANELS = ("Permutation and replacement", "Adversary", "Agreement", "Erasure", "The reply")
+
+
+def opened(model, panel, text="the cat sat on the mat", **state):
+    app = AppTest.from_file(str(PAGE), default_timeout=120)
+    app.query_params["model"] = str(model)
+    app.query_params["perturbation"] = panel
+    app.session_state["typed"] = text
+    for key, value in state.items():
+        app.session_state[key] = value
+    return app.run()
+
+
+def started(app, name):
+    return app.button(key=f"{name}:start").click().run()
+
+
+def written(app):
+    return "\n".join([element.value for element in (*app.caption, *app.markdown)])
+
+
+@pytest.fixture(scope="module")
+def models(tiny_folder):
+    return {"bert": tiny_folder("bert-classifier"), "gpt2": tiny_folder("gpt2")}
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_every_experiment_opens_with_its_cost_and_without_an_error(models, panel):
+    app = opened(models["bert"], panel)
+    assert not app.exception
+    assert not app.error
+    if panel != "The reply":
+        assert "runs of a text" in written(app)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_permutations_are_drawn_beside_their_baselines(models, kind):
+    app = opened(models[kind], PANELS[0], "a cat ran", permutations=10, permutation_others=2)
+    app = started(app, "permutation")
+    assert not app.exception
+    assert not app.error
+    assert [metric.label for metric in app.metric if metric.label.startswith("TVD")] == [
+        "TVD, uniform",
+        "TVD, mean of others",
+        "TVD, ablation",
+        "TVD, first token",
+        "TVD, other text's",
+    ]
+    undefined = [metric.value for metric in app.metric if "other" in metric.label]
+    assert undefined == ["undefined", "undefined"]
+    assert len(app.get("vega_lite_chart")) == 4
+    assert "10 permutations of all valid keys, seed 0" in written(app)
+
+
+def test_the_adversary_is_labelled_as_a_demonstration(models):
+    app = opened(models["bert"], "Adversary", adversary_steps=10, adversary_restarts=2)
+    app = started(app, "adversary")
+    assert not app.exception
+    assert not app.error
+    assert "no score of a head" in written(app)
+    assert "TVD ≤ 0.01 in the search and in the filter" in written(app)
+    assert len(app.get("vega_lite_chart")) == 3
+
+
+@pytest.mark.parametrize(("panel", "name"), [("Agreement", "agreement"), ("Erasure", "erasure")])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_agreement_and_erasure_leave_special_tokens_out(models, kind, panel, name):
+    app = started(opened(models[kind], panel, "a cat ran"), name)
+    assert not app.exception
+    assert not app.error
+    assert "pecial tokens" in written(app)
+    assert len(app.get("vega_lite_chart")) >= 1
+
+
+def test_a_text_of_one_word_is_refused_in_one_sentence(models):
+    app = opened(models["bert"], "Erasure", "cat")
+    assert not app.exception
+    assert "the model reads 4 to 64 tokens" in app.error[0].value
+
+
+def test_checkpoints_are_compared_head_by_head(models):
+    app = opened(models["bert"], "The reply", reply_checkpoints=str(models["bert"]))
+    app = started(app, "checkpoints")
+    assert not app.exception
+    assert not app.error
+    assert len(app.get("vega_lite_chart")) == 1
+
+
+def test_an_other_architecture_is_one_sentence(models):
+    app = opened(models["bert"], "The reply", reply_checkpoints=str(models["gpt2"]))
+    app = started(app, "checkpoints")
+    assert not app.exception
+    assert "differ in architecture" in app.error[0].value
+
+
+def test_violins_are_as_wide_as_the_share_of_values_and_no_wider_than_their_place():
+    frame = pd.DataFrame(
+        {
+            "group": ["a"] * 3 + ["b"] * 2,
+            "tvd": [0.0, 0.1, 0.2, 0.0, 0.1],
+            "right": [0.1, 0.2, 0.3, 0.1, 0.2],
+            "share": [0.5, 0.25, 0.25, 0.0, 1.0],
+            "n": [4, 4, 4, 2, 2],
+        }
+    )
+    spec = violins(frame, Quantity("tvd", "TVD"), "group").to_dict()
+    drawn = pd.DataFrame(spec["data"]["values"])
+    assert drawn["rim"].sub(drawn["left"]).tolist() == pytest.approx([0.84, 0.42, 0.42, 0.84])
+    assert ((drawn["rim"] + drawn["left"]) / 2).tolist() == pytest.approx([0, 0, 0, 1])
