@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import altair as alt
 import numpy as np
@@ -61,6 +62,12 @@ def cells(spec: dict) -> tuple[dict, list[dict]]:
     return unit, rows_of(spec, unit)
 
 
+def colour(spec: dict) -> dict:
+    """The one colour encoding, which is that of the cells and of the colour bar."""
+    (bar,) = [u["encoding"]["color"] for u in marks(spec) if "color" in u["encoding"]]
+    return bar
+
+
 def image_of(unit_rows: list[dict]) -> np.ndarray:
     data = unit_rows[0]["url"].removeprefix("data:image/png;base64,")
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
@@ -114,25 +121,32 @@ def test_a_missing_row_is_undefined_too_and_a_full_table_has_no_hatching():
 
 
 def test_the_scale_of_a_signed_number_is_symmetric_about_zero():
-    unit, _ = cells(specs(figures.head_map(heads(), "raw_mean")))
-    domain = unit["encoding"]["color"]["scale"]["domain"]
+    domain = colour(specs(figures.head_map(heads(), "raw_mean")))["scale"]["domain"]
     assert domain[0] == -domain[-1] == pytest.approx(-1.4)
     assert domain[len(domain) // 2] == 0
 
 
 def test_a_defined_limit_is_kept_whatever_the_data():
     frame = heads().assign(jacobian_spectral=0.1)
-    unit, _ = cells(specs(figures.head_map(frame, "jacobian_spectral")))
-    domain = unit["encoding"]["color"]["scale"]["domain"]
+    domain = colour(specs(figures.head_map(frame, "jacobian_spectral")))["scale"]["domain"]
     assert (domain[0], domain[-1]) == (0, 0.5)
 
 
 def test_values_beyond_stated_limits_are_announced_on_the_colour_bar():
-    unit, _ = cells(specs(figures.head_map(heads(), "entropy", limits=(0.5, 1.0))))
-    legend = unit["encoding"]["color"]["legend"]
+    legend = colour(specs(figures.head_map(heads(), "entropy", limits=(0.5, 1.0))))["legend"]
     assert "\\u2264 0.5" in legend["labelExpr"]
     assert "\\u2265 1" in legend["labelExpr"]
     assert legend["title"] == "entropy (nats)"
+
+
+def test_a_cell_is_ringed_in_its_own_colour_so_that_no_gap_shows():
+    spec = specs(figures.head_map(heads(), "entropy"))
+    drawn = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec, vl_version=VL_VERSION))
+    cells = [e for e in drawn.iter() if e.get("aria-roledescription") == "rect mark"]
+    assert len(cells) == 15
+    assert all(e.get("stroke") == e.get("fill") for e in cells)
+    assert len({e.get("fill") for e in cells}) == 15
+    assert any("gradient" in e.get("fill", "") for e in drawn.iter())
 
 
 def test_the_chosen_head_has_a_light_and_a_dark_outline_of_its_cell():

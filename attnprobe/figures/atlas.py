@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from attnprobe.errors import BadInput
-from attnprobe.figures.colour import SEAM, ColourScale, Limits, colour_scale
+from attnprobe.figures.colour import ColourScale, Limits, colour_scale
 from attnprobe.figures.labels import safe_label
-from attnprobe.figures.marks import HATCH_ROW, colour_bar, dots, hatching, outline
+from attnprobe.figures.marks import bar_alone, colour_bar, dots, hatching, outline
 from attnprobe.figures.raster import cell_size, png_url, pool_max
 from attnprobe.figures.theme import Mode, themed
 from attnprobe.figures.values import column, finite, inline
@@ -43,8 +43,9 @@ def head_map(
     holes = _holes(frame, q.name, axes)
     tall, wide = holes.shape
     step = cell_size(max(holes.shape), size)
+    bar = colour_bar(scale, wide * step, hatched=bool(holes.any()))
     layers = [
-        _cells(frame, scale, axes, holes, step),
+        _cells(frame, scale, axes, holes.shape, bar),
         *hatching(holes, step, mode, "undefined", below=46),
         *dots([((b + 0.5) * step, (a + 0.5) * step) for a, b in marked], mode),
         *(_around(selected, step, mode) if selected else []),
@@ -85,7 +86,7 @@ def thumbnails(
     tiles = _tiles(small, scale, name, per_row, size)
     layers = [
         *_tile_layers(tiles, name, size),
-        colour_bar(scale, scale.legend(min(260, max(140, width)))),
+        bar_alone(scale, colour_bar(scale, width)),
     ]
     for left, top in tiles.loc[tiles[name] == selected, ["left", "top"]].to_numpy().tolist():
         layers += outline(left, top, left + size, top + size, mode)
@@ -101,23 +102,22 @@ def _cells(
     frame: pd.DataFrame,
     scale: ColourScale,
     axes: tuple[str, str],
-    holes: np.ndarray,
-    step: int,
+    shape: tuple[int, ...],
+    bar: alt.Legend,
 ) -> alt.Chart:
     rows, columns = axes
-    tall, wide = holes.shape
+    tall, wide = shape
     q = scale.quantity
-    bar = scale.legend(max(140, min(320, wide * step)), 14 + HATCH_ROW * bool(holes.any()))
     pick = alt.selection_point(
         name=SELECTION, fields=list(axes), on="click", clear=False, toggle=False
     )
     return (
         alt.Chart(inline(frame, [rows, columns, q.name]))
-        .mark_rect(cursor="pointer", strokeWidth=SEAM)
+        .mark_rect(cursor="pointer", **scale.closing())
         .encode(
             x=alt.X(f"{columns}:O", scale=_band(wide), axis=_index_axis(columns, "bottom")),
             y=alt.Y(f"{rows}:O", scale=_band(tall), axis=_index_axis(rows, "left")),
-            **scale.fill(bar),
+            color=alt.Color(f"{q.name}:Q", scale=scale.scale(), legend=bar),
             tooltip=[
                 alt.Tooltip(f"{rows}:O"),
                 alt.Tooltip(f"{columns}:O"),

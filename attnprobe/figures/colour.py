@@ -12,7 +12,7 @@ from attnprobe.figures.theme import COLOURS, PALETTES, Mode
 from attnprobe.metrics import Number, Quantity
 
 # Width of the stroke that closes the gap between two cells, px.
-SEAM = 0.75
+_SEAM = 0.75
 
 Limits = tuple[Number, Number]
 
@@ -48,16 +48,14 @@ class ColourScale:
             clamp=True,
         )
 
-    def fill(self, legend: alt.Legend) -> dict[str, Any]:
-        """Encodings of a cell: its colour, and the same as its stroke.
+    def closing(self) -> dict[str, Any]:
+        """Options of a cell's mark: a stroke in the cell's own colour.
 
-        Without a stroke the page shines through between cells on screens that scale by a fraction.
+        Without it the page shines through between cells on screens that scale by a fraction. It is
+        an expression because a stroke encoding would turn the colour bar into a row of dots.
         """
-        field = f"{self.quantity.name}:Q"
-        return {
-            "color": alt.Color(field, scale=self.scale(), legend=legend),
-            "stroke": alt.Stroke(field, scale=self.scale(), legend=None),
-        }
+        datum = f"datum[{json.dumps(self.quantity.name)}]"
+        return {"stroke": {"expr": f"scale('color', {datum})"}, "strokeWidth": _SEAM}
 
     def legend(self, length: int, offset: int = 14) -> alt.Legend:
         """A horizontal colour bar under the figure with its unit and its limits in numbers.
@@ -70,7 +68,6 @@ class ColourScale:
         return alt.Legend(
             title=self.quantity.title,
             orient="bottom",
-            type="gradient",
             direction="horizontal",
             titleOrient="top",
             gradientLength=length,

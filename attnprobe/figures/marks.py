@@ -14,7 +14,7 @@ from attnprobe.figures.theme import COLOURS, Mode
 from attnprobe.metrics import Number
 
 _SWATCH = "M-1,-1H1V1H-1ZM-1,0L0,-1M-1,1L1,-1M0,1L1,0"
-HATCH_ROW = 22
+_HATCH_ROW = 22
 _ONE = {"values": [{"one": 1}]}
 
 
@@ -24,7 +24,7 @@ def hatching(
     """Diagonal lines where `holes` [row column] is true, and a legend entry with their `meaning`.
 
     One raster however many cells there are; nothing when there is no hole. The entry stands `below`
-    px under the plot; a colour bar beneath it takes the offset `HATCH_ROW` more.
+    px under the plot; the colour bar of a `hatched` figure keeps clear of it.
     """
     if not holes.any():
         return []
@@ -73,7 +73,12 @@ def picture(rgba: np.ndarray, width: int, height: int) -> alt.Chart:
     )
 
 
-def colour_bar(scale: ColourScale, legend: alt.Legend) -> alt.Chart:
+def colour_bar(scale: ColourScale, width: int, *, hatched: bool = False) -> alt.Legend:
+    """The colour bar under a plot `width` px wide, clear of what explains its hatching."""
+    return scale.legend(max(140, min(320, width)), 14 + _HATCH_ROW * hatched)
+
+
+def bar_alone(scale: ColourScale, bar: alt.Legend) -> alt.Chart:
     """Nothing but the colour bar, for figures whose colours are already in a raster."""
     name = scale.quantity.name
     return (
@@ -82,7 +87,7 @@ def colour_bar(scale: ColourScale, legend: alt.Legend) -> alt.Chart:
         .encode(
             x=alt.value(0),
             y=alt.value(0),
-            color=alt.Color(f"{name}:Q", scale=scale.scale(), legend=legend),
+            color=alt.Color(f"{name}:Q", scale=scale.scale(), legend=bar),
         )
     )
 

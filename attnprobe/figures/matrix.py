@@ -9,9 +9,9 @@ import pandas as pd
 
 from attnprobe.errors import BadInput
 from attnprobe.figures.atlas import SELECTION
-from attnprobe.figures.colour import SEAM, ColourScale, Limits, colour_scale
+from attnprobe.figures.colour import ColourScale, Limits, colour_scale
 from attnprobe.figures.labels import lookup, safe_labels, token_axis
-from attnprobe.figures.marks import HATCH_ROW, colour_bar, hatching, outline, picture
+from attnprobe.figures.marks import bar_alone, colour_bar, hatching, outline, picture
 from attnprobe.figures.raster import cell_size, pool_max, stride
 from attnprobe.figures.theme import Mode, themed
 from attnprobe.figures.values import column, inline
@@ -99,11 +99,9 @@ def map_layers(
     step = cell_size(len(drawn), size, largest=28)
     side = step * len(drawn)
     hidden = ~np.isfinite(drawn)
-    bar = scale.legend(max(140, min(320, side)), 14 + HATCH_ROW * bool(hidden.any()))
-    if vector:
-        layers = _cells(array, tokens, scale, step, bar)
-    else:
-        layers = _raster(drawn, tokens, scale, side, bar)
+    draw = _cells if vector else _raster
+    bar = colour_bar(scale, side, hatched=bool(hidden.any()))
+    layers = draw(drawn, tokens, scale, step, bar)
     layers += hatching(hidden, step, mode, "not visible to the query")
     if row is not None:
         high = step / stride(len(tokens), len(drawn))
@@ -145,11 +143,11 @@ def _cells(
     )
     return [
         alt.Chart(inline(frame, list(frame)))
-        .mark_rect(cursor="pointer", strokeWidth=SEAM)
+        .mark_rect(cursor="pointer", **scale.closing())
         .encode(
             x=alt.X("key:O", scale=band, axis=token_axis(tokens, step, "key", side="top")),
             y=alt.Y("query:O", scale=band, axis=token_axis(tokens, step, "query", side="left")),
-            **scale.fill(bar),
+            color=alt.Color(f"{q.name}:Q", scale=scale.scale(), legend=bar),
             tooltip=alt.value({"expr": _tooltip(tokens, q)}),
         )
         .add_params(pick)
@@ -167,9 +165,10 @@ def _tooltip(tokens: list[str], q: Quantity) -> str:
 
 
 def _raster(
-    drawn: np.ndarray, tokens: list[str], scale: ColourScale, side: int, bar: alt.Legend
+    drawn: np.ndarray, tokens: list[str], scale: ColourScale, step: int, bar: alt.Legend
 ) -> list[alt.Chart]:
     """The image, its colour bar, and an invisible mark that carries the two axes."""
+    side = step * len(drawn)
     end = len(drawn) * stride(len(tokens), len(drawn))
     axes = {
         name: token_axis(tokens, side / end, name, side=place, continuous=True)
@@ -185,4 +184,4 @@ def _raster(
             y=alt.Y("query:Q", scale=down, axis=axes["query"]),
         )
     )
-    return [picture(scale.rgba(drawn), side, side), colour_bar(scale, bar), ruler]
+    return [picture(scale.rgba(drawn), side, side), bar_alone(scale, bar), ruler]

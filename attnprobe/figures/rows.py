@@ -110,7 +110,7 @@ def head_view(
         _strip(rows, quantity(name), len(tokens), (width, side), mode, None) for name in beside
     ]
     return themed(
-        alt.hconcat(picture, *parts, spacing=14).resolve_scale(color="independent"),
+        alt.hconcat(picture, *parts, spacing=14),
         mode,
         alt_text=f"Heat map of {q.title} for {len(tokens)} tokens with row statistics beside it.",
         dense=True,
