@@ -86,15 +86,16 @@ def statistics_of(
     """
     _check(scale, dtype)
     shape, width = logits.shape[:-1], logits.shape[-1]
-    seen = logits.new_ones((), dtype=torch.bool) if mask is None else mask
     padding = (0, whole_blocks(width) - width)
-    seen = F.pad(seen.expand_as(logits).reshape(shape.numel(), width), padding)
     rows = F.pad(logits.reshape(shape.numel(), width), padding)
+    seen = rows.new_ones((), dtype=torch.bool) if mask is None else mask
+    seen = F.pad(seen.expand_as(logits).reshape(shape.numel(), width), padding)
     keys = seen.sum(-1)
     room = Room.empty((1, len(rows)), logits.new_empty(0, dtype=dtype), spectral)
     for tile in tiles(1, [width] * len(rows), logits.device):
-        block = rows[None, tile.rows].to(dtype, copy=True)
-        unseen, count = Unseen(0, ~seen[tile.rows]), keys[tile.rows].to(dtype)
+        block, count = rows[None, tile.rows].to(dtype, copy=True), keys[tile.rows].to(dtype)
+        padded = Unseen.beyond(count, width, tile.shape[-1])
+        unseen = padded if mask is None else Unseen(0, ~seen[tile.rows])
         sum_tile(block, torch.empty_like(block), unseen, count, room.of(tile))
     room = Room(room.numbers.reshape(len(room.numbers), *shape), room.largest.reshape(shape))
     return statistics(*room.named(), room.largest, keys.view(shape), scale)
@@ -139,7 +140,8 @@ class _Sight(NamedTuple):
     def keep(self, x: Float[Tensor, "batch head key d"]) -> Float[Tensor, "member head kept d"]:
         """The kept keys, padded with zeros to whole blocks."""
         x = x[self.members] if self.kept is None else x[self.members][:, :, self.kept]
-        return F.pad(x, (0, 0, 0, whole_blocks(x.shape[2]) - x.shape[2]))
+        missing = whole_blocks(x.shape[2]) - x.shape[2]
+        return F.pad(x, (0, 0, 0, missing)) if missing else x
 
     def position(self, index: Tensor) -> Tensor:
         """Where the kept keys of these indices stood among all; arbitrary if a row sees none."""
