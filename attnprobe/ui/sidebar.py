@@ -38,11 +38,11 @@ def view(page: str, *, needs_model: bool) -> View:
     try:
         return _loaded_view(page, now, asked, text, below)
     except AttnprobeError as error:
+        state.write()
         if needs_model:
             raise
         if not isinstance(error, NotHere):
             below.caption(plain(str(error)))
-        state.write()
         return View(None, None, None, None, None, mode())
 
 
