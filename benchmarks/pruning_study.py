@@ -57,7 +57,9 @@ def _heads(heads: pd.DataFrame, first: effects.Effects, second: effects.Effects)
     certain = effects.significant(heads)
     worst = heads.loc[heads["loss_change"].idxmax()]
     agreement = {
-        f"spearman_{score}_effect": ranking.agreement(heads, score) for score in ranking.SCORES
+        f"spearman_{score}_{name}": ranking.agreement(heads, score, size=size)
+        for score in ranking.SCORES
+        for name, size in (("effect", False), ("effect_size", True))
     }
     _, carried = effects.transfer(first, second)
     return {

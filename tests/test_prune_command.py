@@ -35,7 +35,7 @@ def test_the_command_gives_the_frames_of_the_analyses(tiny_folder, tmp_path, tex
     for column in ("importance", "loss_change", "loss_low", "metric_high"):
         assert frames["heads"][column].to_numpy() == pytest.approx(heads[column].to_numpy())
     assert set(frames["curve"]["order"]) == {
-        "importance", "most important first", "measured effect", "random", "re-scored",
+        "importance", "reverse", "effect", "random", "re-scored",
     }  # fmt: skip
     cut = ap.load(str(out / "cut_model"), device="cpu")
     least = heads.nsmallest(2, "importance")

@@ -446,9 +446,12 @@ def test_the_table_ranks_heads_and_orders_follow_it(classifier):
     assert top["importance"] == frame["importance"].max()
     orders = ranking.orders(frame, random=3)
     assert orders["importance"][0][-1] == int(top["layer"]) * 3 + int(top["head"])
-    assert torch.equal(orders["most important first"][0].flip(0), orders["importance"][0])
+    assert torch.equal(orders["reverse"][0].flip(0), orders["importance"][0])
     assert len(orders["random"]) == 3
     assert ranking.agreement(frame.assign(loss_change=frame["importance"])) == pytest.approx(1)
+    opposite = frame.assign(loss_change=-frame["importance"])
+    assert ranking.agreement(opposite) == pytest.approx(-1)
+    assert ranking.agreement(opposite, size=True) == pytest.approx(1)
     assert ranking.agreement(frame.assign(importance=1.0)) is None
 
 

@@ -176,7 +176,8 @@ def noted(outcome: Outcome, done: int, total: int) -> None:
 
 def numbers(state: Pruning, heads: pd.DataFrame) -> None:
     """The run in four numbers."""
-    rho = ranking.agreement(heads, state.score)
+    signed = ranking.agreement(heads, state.score)
+    sized = ranking.agreement(heads, state.score, size=True)
     worst = heads.loc[heads["loss_change"].idxmax()]
     metrics(
         ("Heads", f"{len(heads)}"),
@@ -188,11 +189,21 @@ def numbers(state: Pruning, heads: pd.DataFrame) -> None:
         ("Largest effect", f"L{worst['layer']:.0f}.H{worst['head']:.0f}", "By change of loss."),
         (
             "Score against effect",
-            "undefined" if rho is None else f"ρ = {rho:.2f}",
+            _rho(signed),
             "Spearman's rank correlation over heads. The score is a slope at ξ = 1 and need not "
             "agree with what switching off does.",
         ),
+        (
+            "Score against its size",
+            _rho(sized),
+            "The same with the size of the change of loss: the score has no sign, so a head that "
+            "harms counts like one that helps.",
+        ),
     )
+
+
+def _rho(value: float | None) -> str:
+    return "undefined" if value is None else f"ρ = {value:.2f}"
 
 
 def atlases(state: Pruning, heads: pd.DataFrame) -> dict | None:

@@ -105,8 +105,8 @@ def _both(state: Pruning, frame: pd.DataFrame) -> None:
             chart_for=partial(_curve_chart, bands, q, (low, high)),
             frame=bands,
             caption=f"{q.label.capitalize()} on the evaluation part as heads go. Random: median "
-            f"and 5–95 % band of {repeats} orders. Measured effect: by the change of loss of "
-            f"each head alone. {state.said}",
+            f"and 5–95 % band of {repeats} orders. Effect: by the change of loss of each "
+            f"head alone. Reverse: most important first. {state.said}",
             alt=f"Curves of {q.label} against the share of heads removed, one per order.",
             provenance=provenance(state, frame, score=state.score, seed=0),
         )

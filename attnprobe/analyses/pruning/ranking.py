@@ -24,12 +24,16 @@ def table(importance: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def agreement(heads: pd.DataFrame, score: str = "importance") -> float | None:
+def agreement(
+    heads: pd.DataFrame, score: str = "importance", *, size: bool = False
+) -> float | None:
     """Spearman's ρ between a score and the measured change of loss; None if one is constant.
 
-    Importance is the slope of the loss at ξ = 1 and says nothing exact about ξ = 0.
+    Importance is the slope of the loss at ξ = 1 and says nothing exact about ξ = 0. It has no sign
+    either: with `size`, it is compared with the size of the change, whichever way that goes.
     """
-    pair = heads[[score, "loss_change"]]
+    change = heads["loss_change"].abs() if size else heads["loss_change"]
+    pair = heads[[score]].assign(change=change)
     if bool((pair.nunique() < 2).any()):
         return None
     return float(pair.rank().corr().iloc[0, 1])
@@ -47,7 +51,7 @@ def orders(
     by_effect = curve.order_by(heads_as_tensor(heads, "loss_change"))
     return {
         "importance": [by_score],
-        "most important first": [by_score.flip(0)],
-        "measured effect": [by_effect],
+        "reverse": [by_score.flip(0)],
+        "effect": [by_effect],
         "random": curve.random_orders(len(heads), random, seed),
     }
