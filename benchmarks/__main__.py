@@ -15,7 +15,14 @@ from datetime import UTC, datetime
 import torch
 import transformers
 
-BENCHMARKS = ("capture_kernel", "interaction", "pruning", "pruning_study")
+BENCHMARKS = (
+    "capture_kernel",
+    "interaction",
+    "pruning",
+    "pruning_study",
+    "perturbation",
+    "perturbation_study",
+)
 
 
 def main() -> None:

@@ -60,5 +60,4 @@ def violins(
         mode,
         alt_text=f"{q.title} by {by.replace('_', ' ')}: one violin for each of {len(names)}.",
         elastic=True,
-        elastic=True,
     )
