@@ -103,8 +103,8 @@ HABITS: Mapping[str, Habit] = {
     "previous_token": Habit("looks one back", lambda ids: _shifted(ids, -1)),
     "next_token": Habit("looks one ahead", lambda ids: _shifted(ids, 1), ahead=True),
     "self_token": Habit("looks at itself", lambda ids: _shifted(ids, 0)),
-    "first_token": Habit("rests on the first token", lambda ids: _fixed(ids, 0)),
-    "last_token": Habit("rests on the last token", lambda ids: _fixed(ids, -1), ahead=True),
+    "first_token": Habit("rests on first token", lambda ids: _fixed(ids, 0)),
+    "last_token": Habit("rests on last token", lambda ids: _fixed(ids, -1), ahead=True),
     "duplicate_token": Habit("finds the same token", earlier_occurrence),
     "induction": Habit("continues a repeat", _repeat),
 }

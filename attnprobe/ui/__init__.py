@@ -35,7 +35,8 @@ Pictures
     chosen now. `width="content"` makes a card as wide as its chart, for rows of cards inside
     `st.container(horizontal=True)`.
     `ui.card(title, export=figure)`: the same frame for other content, with `formats=("csv",)` for a
-    table; in it, `ui.draw(view, figure, key=…)` is the chart alone. `ui.metrics(…)`: a row of numbers.
+    table; in it, `ui.draw(view, figure, key=…)` is the chart alone.
+    `ui.metrics(…)`: a row of numbers.
     `ui.provenance(view, layer=…, head=…, excluded=…, seed=…)`: for `export.Figure`.
 
 State

@@ -42,7 +42,7 @@ function layout(view, width, titles) {
   let best = null;
   for (let columns = 1; columns <= count; columns++) {
     const room = Math.min(LARGEST, (width - GAP * (columns - 1)) / columns);
-    if ((room < SMALLEST || (width - titles) / (columns - 1) < titles + GAP) && columns > 1) break;
+    if ((room < SMALLEST || (width - titles) / (columns - 1) < titles + GAP / 2) && columns > 1) break;
     const rows = Math.ceil(count / columns), filled = count / (rows * columns);
     const whole = Math.floor(room / view.side);
     const size = whole >= 2 ? view.side * whole : Math.floor(room);
