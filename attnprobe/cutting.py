@@ -48,7 +48,7 @@ def _slices(family: Family) -> tuple[_Slice, ...]:
     return (*each, _Slice(family.output, "weight", 1))
 
 
-def _columns(heads: Sequence[int], d_head: int, d_model: int, groups: int) -> Int[Tensor, "kept"]:
+def _columns(heads: Sequence[int], d_head: int, d_model: int, groups: int) -> Int[Tensor, " kept"]:
     """Where the blocks of these heads lie along a sliced dimension."""
     block = torch.arange(d_head)
     one = torch.cat([block.new_zeros(0), *(head * d_head + block for head in heads)])

@@ -93,7 +93,7 @@ class LoadedModel:
         batch = self.reader.batch([texts] if isinstance(texts, Tokens) else texts)
         return Batch(batch.ids.to(self.device), batch.mask.to(self.device))
 
-    def forward(self, batch: Batch) -> Float[Tensor, "batch *rest"]:
+    def forward(self, batch: Batch) -> Float[Tensor, " batch *rest"]:
         """What the model's head gives: logits over vocabulary or classes, or hidden states.
 
         Shapes: [batch position vocabulary], [batch class], [batch position class] or, without a

@@ -42,14 +42,14 @@ class Examples:
     """
 
     batch: Batch
-    row: Int[Tensor, "spot"]
-    column: Int[Tensor, "spot"]
-    text: Int[Tensor, "spot"]
-    target: Int[Tensor, "spot"] | None
+    row: Int[Tensor, " spot"]
+    column: Int[Tensor, " spot"]
+    text: Int[Tensor, " spot"]
+    target: Int[Tensor, " spot"] | None
     texts: int
 
     @property
-    def text_of_row(self) -> Int[Tensor, "batch"]:
+    def text_of_row(self) -> Int[Tensor, " batch"]:
         """Which text each row of the batch belongs to."""
         owner = self.row.new_zeros(len(self.batch.ids))
         return owner.scatter(0, self.row, self.text)
@@ -163,9 +163,9 @@ class Scores:
     Right means equal to the target or, without targets, equal to the unedited model's choice.
     """
 
-    loss: Float[Tensor, "text"]
-    right: Float[Tensor, "text"]
-    spots: Int[Tensor, "text"]
+    loss: Float[Tensor, " text"]
+    right: Float[Tensor, " text"]
+    spots: Int[Tensor, " text"]
     metric_name: str
 
     @property
@@ -230,7 +230,7 @@ def score(
     )
 
 
-def per_text(values: Float[Tensor, "spot"], examples: Examples) -> Float[Tensor, "text"]:
+def per_text(values: Float[Tensor, " spot"], examples: Examples) -> Float[Tensor, " text"]:
     """The mean of spot values over each text's spots."""
     spots = torch.bincount(examples.text, minlength=examples.texts)
     return values.new_zeros(examples.texts).index_add(0, examples.text, values) / spots
@@ -284,7 +284,7 @@ def _after_the_text(loaded: LoadedModel, tokens: list[Tokens]) -> Examples:
     return Examples(batch, row, _last(batch), row, None, len(tokens))
 
 
-def _last(batch: Batch) -> Int[Tensor, "batch"]:
+def _last(batch: Batch) -> Int[Tensor, " batch"]:
     """The column of each row's last real token, wherever the padding is."""
     width = batch.mask.shape[1]
     return width - 1 - batch.mask.flip(1).long().argmax(1)
@@ -427,7 +427,7 @@ def _anchors(loaded: LoadedModel, sentences: list[str]) -> Float[Tensor, "class 
 
 def _targets(
     texts: Sequence[LabelledText], index: Callable[[str], int]
-) -> Int[Tensor, "text"] | None:
+) -> Int[Tensor, " text"] | None:
     if any(text.label is None for text in texts):
         return None
     return torch.tensor([index(text.label) for text in texts])

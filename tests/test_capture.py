@@ -293,9 +293,7 @@ def test_dropout_grouped_keys_and_dense_masks_are_refused():
     with pytest.raises(UnsupportedModel, match="grouped-query"):
         capture.attend(torch.nn.Identity(), q, k, k, None, is_causal=False)
     with pytest.raises(UnsupportedModel, match="mask of shape"):
-        capture.attend(
-            torch.nn.Identity(), q, q, q, torch.ones(1, 1, 3, 3).bool(), is_causal=False
-        )
+        capture.attend(torch.nn.Identity(), q, q, q, torch.ones(1, 1, 3, 3).bool(), is_causal=False)
 
 
 def test_a_sliding_window_mask_rule_is_refused():

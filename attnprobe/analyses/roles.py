@@ -34,7 +34,7 @@ def previous_token(
 
 
 def duplicate_token(
-    weights: Float[Tensor, "layer head query key"], ids: Int[Tensor, "query"]
+    weights: Float[Tensor, "layer head query key"], ids: Int[Tensor, " query"]
 ) -> Float[Tensor, "layer head"]:
     """Mean weight on the last earlier occurrence of the query's own token, in [0, 1]."""
     query, key = earlier_occurrence(ids)
@@ -42,7 +42,7 @@ def duplicate_token(
 
 
 def induction(
-    weights: Float[Tensor, "layer head query key"], ids: Int[Tensor, "query"]
+    weights: Float[Tensor, "layer head query key"], ids: Int[Tensor, " query"]
 ) -> Float[Tensor, "layer head"]:
     """Mean weight on the token after the last earlier occurrence of the query's, in [0, 1].
 
@@ -53,8 +53,8 @@ def induction(
 
 def induction_profile(
     weights: Float[Tensor, "layer head query key"],
-    ids: Int[Tensor, "query"],
-    offsets: Int[Tensor, "offset"],
+    ids: Int[Tensor, " query"],
+    offsets: Int[Tensor, " offset"],
 ) -> Float[Tensor, "layer head offset"]:
     """Mean weight on the keys at ``offsets`` from the induction target: 0 is the target itself.
 
@@ -69,8 +69,8 @@ def induction_profile(
 
 
 def repeated_random_tokens(
-    tokens: Int[Tensor, "token"], period: int, generator: torch.Generator
-) -> Int[Tensor, "query"]:
+    tokens: Int[Tensor, " token"], period: int, generator: torch.Generator
+) -> Int[Tensor, " query"]:
     """A random sequence of ``period`` different tokens, twice in a row: 2 × period ids.
 
     No statistic of a language helps in the second half, only looking back does (Olsson et al.).
@@ -112,23 +112,23 @@ def head_weights(
     return torch.stack(layers, dim=1).cpu()
 
 
-def _per_sequence(score: Score, weights: Tensor, ids: Tensor) -> Float[np.ndarray, "head"]:
+def _per_sequence(score: Score, weights: Tensor, ids: Tensor) -> Float[np.ndarray, " head"]:
     scores = torch.stack([score(*pair) for pair in zip(weights, ids, strict=True)])
     return scores.nanmean(0).flatten().numpy()
 
 
 def _mean_at(
     weights: Float[Tensor, "layer head query key"],
-    query: Int[Tensor, "row"],
-    key: Int[Tensor, "row"],
+    query: Int[Tensor, " row"],
+    key: Int[Tensor, " row"],
 ) -> Float[Tensor, "layer head"]:
     inside = (key >= 0) & (key <= query)
     return weights[..., query[inside], key[inside]].mean(-1)
 
 
 def earlier_occurrence(
-    ids: Int[Tensor, "query"],
-) -> tuple[Int[Tensor, "row"], Int[Tensor, "row"]]:
+    ids: Int[Tensor, " query"],
+) -> tuple[Int[Tensor, " row"], Int[Tensor, " row"]]:
     """The queries whose token occurred before, and where it did so last."""
     same: Bool[Tensor, "query key"] = (ids[:, None] == ids[None, :]).tril(-1)
     query = same.any(-1).nonzero().squeeze(-1)

@@ -29,7 +29,7 @@ def heads(trace: Trace) -> list[tuple[int, int]]:
     return [(layer, head) for layer in range(trace.n_layers) for head in range(trace.n_heads)]
 
 
-def cells(trace: Trace, layer: int, head: int) -> Float[Tensor, "cell"]:
+def cells(trace: Trace, layer: int, head: int) -> Float[Tensor, " cell"]:
     """The raw logits of all valid keys of all rows of one head."""
     return trace.raw_logits(layer, head)[trace.valid()]
 

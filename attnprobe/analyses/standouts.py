@@ -30,7 +30,7 @@ class Habit:
     """
 
     title: str
-    targets: Callable[[Int[Tensor, "query"]], Pairs]
+    targets: Callable[[Int[Tensor, " query"]], Pairs]
     ahead: bool = False
 
 
@@ -76,7 +76,7 @@ def _scores(
     return scores
 
 
-def _shifted(ids: Int[Tensor, "query"], by: int) -> Pairs:
+def _shifted(ids: Int[Tensor, " query"], by: int) -> Pairs:
     """Each query that has one with the key `by` places on; itself only where it had a choice."""
     query = torch.arange(len(ids), device=ids.device)
     key = query + by
@@ -84,7 +84,7 @@ def _shifted(ids: Int[Tensor, "query"], by: int) -> Pairs:
     return query[inside], key[inside]
 
 
-def _fixed(ids: Int[Tensor, "query"], place: int) -> Pairs:
+def _fixed(ids: Int[Tensor, " query"], place: int) -> Pairs:
     """Every other query with the key at `place`, which may count from the end."""
     place %= len(ids)
     query = torch.arange(len(ids), device=ids.device)
@@ -92,7 +92,7 @@ def _fixed(ids: Int[Tensor, "query"], place: int) -> Pairs:
     return query, torch.full_like(query, place)
 
 
-def _repeat(ids: Int[Tensor, "query"]) -> Pairs:
+def _repeat(ids: Int[Tensor, " query"]) -> Pairs:
     """The key after the last earlier occurrence of the query's token, if that is not the query."""
     query, earlier = earlier_occurrence(ids)
     apart = query - earlier > 1

@@ -23,7 +23,7 @@ TOKENS = 768
 TEXT_TOKENS = 256
 """Tokens (texts × positions) of one batch before variants: small, so that a stop keeps much."""
 
-Contexts = Callable[[Int[Tensor, "variant"]], Float[Tensor, "variant batch head query d_head"]]
+Contexts = Callable[[Int[Tensor, " variant"]], Float[Tensor, "variant batch head query d_head"]]
 """The edited contexts of one layer for some of the variants, by their numbers."""
 
 
@@ -105,7 +105,7 @@ def variants(
     count: int,
     *,
     tick: Callable[[], None] | None = None,
-) -> Iterator[tuple[Int[Tensor, "variant"], Float[Tensor, "variant spot class"]]]:
+) -> Iterator[tuple[Int[Tensor, " variant"], Float[Tensor, "variant spot class"]]]:
     """The read-out's log-probabilities under `count` edits of one layer, some at a time.
 
     Yields the numbers of the variants and their log-probabilities, in order.

@@ -62,9 +62,9 @@ class Adversary:
     the real weights, JSD 0."""
 
     weights: Float[Tensor, "restart head query key"]
-    jsd: Float[Tensor, "restart"]
-    tvd: Float[Tensor, "restart"]
-    feasible: Bool[Tensor, "restart"]
+    jsd: Float[Tensor, " restart"]
+    tvd: Float[Tensor, " restart"]
+    feasible: Bool[Tensor, " restart"]
     bound: float
     rows: int
 

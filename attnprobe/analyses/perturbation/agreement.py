@@ -41,7 +41,7 @@ class Agreement:
 
 
 def agreement(
-    a: Float[np.ndarray, "token"], b: Float[np.ndarray, "token"], *, top_k: int | None = None
+    a: Float[np.ndarray, " token"], b: Float[np.ndarray, " token"], *, top_k: int | None = None
 ) -> Agreement:
     """Agreement of two importances. Undefined (NaN) when fewer than two tokens came or one side
     is the same for all tokens, as a uniform head is: it ranks nothing."""
@@ -60,7 +60,7 @@ def agreement(
     )  # fmt: skip
 
 
-def ranks(values: Float[np.ndarray, "token"]) -> bool:
+def ranks(values: Float[np.ndarray, " token"]) -> bool:
     """Whether the numbers order anything: all finite and not all the same."""
     return bool(np.isfinite(values).all() and (values != values[0]).any())
 
@@ -71,7 +71,7 @@ def null_sd(n: int) -> float:
     return math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1))) if n >= 2 else float("nan")
 
 
-def top_overlap(a: Float[np.ndarray, "token"], b: Float[np.ndarray, "token"], k: int) -> float:
+def top_overlap(a: Float[np.ndarray, " token"], b: Float[np.ndarray, " token"], k: int) -> float:
     """Share of the k largest of `a` that are among the k largest of `b`; by chance k/n.
 
     Ties at the border count in part: each tied token is in with the same probability.
@@ -79,7 +79,7 @@ def top_overlap(a: Float[np.ndarray, "token"], b: Float[np.ndarray, "token"], k:
     return float(_membership(a, k) @ _membership(b, k)) / k
 
 
-def _membership(values: Float[np.ndarray, "token"], k: int) -> Float[np.ndarray, "token"]:
+def _membership(values: Float[np.ndarray, " token"], k: int) -> Float[np.ndarray, " token"]:
     border = np.sort(values)[-k]
     above, at = values > border, values == border
     return above + at * ((k - above.sum()) / at.sum())

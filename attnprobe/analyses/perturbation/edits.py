@@ -106,7 +106,7 @@ def weights_of(call: AttentionCall, heads: Iterable[int]) -> Tensor:
 
 
 def contexts(
-    call: AttentionCall, scope: Scope, rule: Rule, chosen: Bool[Tensor, "query"], variants: int
+    call: AttentionCall, scope: Scope, rule: Rule, chosen: Bool[Tensor, " query"], variants: int
 ) -> Float[Tensor, "clean_and_variant position d_model"]:
     """The first edited layer's contexts, heads side by side: the clean run's, then each variant's.
 
@@ -123,7 +123,7 @@ def contexts(
 
 
 def rewritten(
-    scope: Scope, rule: Rule, chosen: Bool[Tensor, "query"], changed: Bool[Tensor, "variant"]
+    scope: Scope, rule: Rule, chosen: Bool[Tensor, " query"], changed: Bool[Tensor, " variant"]
 ) -> Watcher:
     """A watcher that lets `rule` rewrite the weights in scope of every variant but the first.
 
@@ -160,8 +160,8 @@ def _later_rows(call: AttentionCall, heads: list[int]) -> Rows:
 
 
 def differing(
-    a: Float[Tensor, "variant *rest"], b: Float[Tensor, "one *rest"]
-) -> Bool[Tensor, "variant"]:
+    a: Float[Tensor, " variant *rest"], b: Float[Tensor, " one *rest"]
+) -> Bool[Tensor, " variant"]:
     """Which variants differ in any number."""
     return (a != b).flatten(1).any(1)
 
@@ -223,7 +223,7 @@ def first_token(rows: Rows) -> Tensor:
     return only
 
 
-def erased(rows: Rows, rank: Int[Tensor, "variant key"], count: Int[Tensor, "variant"]) -> Tensor:
+def erased(rows: Rows, rank: Int[Tensor, "variant key"], count: Int[Tensor, " variant"]) -> Tensor:
     """Weights without the `count` first keys of an order, renormalised (Serrano & Smith 2019).
 
     `rank` is a key's place in the order of removal; keys that are never removed have a rank of at

@@ -53,7 +53,7 @@ def value_norms(run: CleanRun, layer: int) -> Float[Tensor, "head key"]:
     return mapped.to(run.outcome.dtype).norm(dim=-1)
 
 
-def scores(run: CleanRun, scope: Scope) -> dict[str, Float[Tensor, "key"]]:
+def scores(run: CleanRun, scope: Scope) -> dict[str, Float[Tensor, " key"]]:
     """What decides the orders: attention α, norm ‖αf(x)‖ and gradient ∂ ln p/∂α of the decision
     (summed over the scope's rows and heads), each averaged over the scope's heads."""
     layers = scope.layers(run.n_layers)
@@ -67,7 +67,7 @@ def scores(run: CleanRun, scope: Scope) -> dict[str, Float[Tensor, "key"]]:
     }
 
 
-def weight_gradient(run: CleanRun, scope: Scope) -> Float[Tensor, "key"]:
+def weight_gradient(run: CleanRun, scope: Scope) -> Float[Tensor, " key"]:
     """∂ ln p/∂α of the model's decision, summed over the rows and heads in scope."""
     layers = scope.layers(run.n_layers)
     heads = scope.heads(layers[0], run.loaded.n_heads)
@@ -127,8 +127,8 @@ def erasure(
 
 
 def _orders(
-    run: CleanRun, scope: Scope, keys: Int[Tensor, "key"], erasing: Erasing, number: int
-) -> list[tuple[str, int, Int[Tensor, "key"]]]:
+    run: CleanRun, scope: Scope, keys: Int[Tensor, " key"], erasing: Erasing, number: int
+) -> list[tuple[str, int, Int[Tensor, " key"]]]:
     """Named orders of the erasable keys, first to be erased first; equal scores in text order."""
     named = [
         (name, 0, keys[values[keys].argsort(descending=True, stable=True)])
@@ -142,7 +142,7 @@ def _orders(
     return named + chance
 
 
-def _rank(run: CleanRun, order: Int[Tensor, "erasable"]) -> Int[Tensor, "key"]:
+def _rank(run: CleanRun, order: Int[Tensor, " erasable"]) -> Int[Tensor, " key"]:
     rank = torch.full((run.length,), run.length, device=order.device)
     rank[order] = torch.arange(len(order), device=order.device)
     return rank

@@ -34,7 +34,7 @@ def received(run: CleanRun, weights: Float[Tensor, "*head query key"]) -> Tensor
     return column_mean(run, weights) if run.spots is None else run.watched_row(weights)
 
 
-def attentions(run: CleanRun, scope: Scope) -> dict[str, Float[Tensor, "key"]]:
+def attentions(run: CleanRun, scope: Scope) -> dict[str, Float[Tensor, " key"]]:
     """Attention's ways of ranking tokens: the scope's heads at the read-out row and on average,
     all heads of its layer(s), and rollout through all layers."""
     layers = scope.layers(run.n_layers)
@@ -49,7 +49,7 @@ def attentions(run: CleanRun, scope: Scope) -> dict[str, Float[Tensor, "key"]]:
     }
 
 
-def gradient_times_input(run: CleanRun, *, detached: bool) -> Float[Tensor, "token"]:
+def gradient_times_input(run: CleanRun, *, detached: bool) -> Float[Tensor, " token"]:
     """|Σ_d x·∂ ln p/∂x| at the input of the first layer, p the model's own decision.
 
     `detached` holds the weights of all heads fixed, so that no gradient passes through queries and
@@ -75,7 +75,7 @@ def decision(run: CleanRun, times: int = 1) -> Tensor:
 
 def leave_one_out(
     run: CleanRun, *, deleted: bool, tick: Callable[[], None] = lambda: None
-) -> Float[Tensor, "token"]:
+) -> Float[Tensor, " token"]:
     """TVD of the output when one content token is hidden; undefined (NaN) for other tokens.
 
     Hidden by the token of `stand_in`, so that positions stay, or `deleted`, so that all later
@@ -108,7 +108,7 @@ def stand_in(run: CleanRun) -> tuple[str, int]:
     )
 
 
-def _without(run: CleanRun, tokens: Int[Tensor, "variant"], deleted: bool) -> Examples:
+def _without(run: CleanRun, tokens: Int[Tensor, " variant"], deleted: bool) -> Examples:
     n = len(tokens)
     examples = run.examples.repeat(n)
     if not deleted:
@@ -129,7 +129,7 @@ GRADIENT = "gradient × input"
 HIDDEN = "leave one out, token hidden"
 DELETED = "leave one out, token deleted"
 
-IMPORTANCES: Mapping[str, Callable[[CleanRun], Float[Tensor, "token"]]] = {
+IMPORTANCES: Mapping[str, Callable[[CleanRun], Float[Tensor, " token"]]] = {
     GRADIENT_DETACHED: lambda run: gradient_times_input(run, detached=True),
     GRADIENT: lambda run: gradient_times_input(run, detached=False),
     HIDDEN: lambda run: leave_one_out(run, deleted=False),
@@ -139,7 +139,7 @@ IMPORTANCES: Mapping[str, Callable[[CleanRun], Float[Tensor, "token"]]] = {
 
 def importances(
     run: CleanRun, tick: Callable[[], None] = lambda: None
-) -> dict[str, Float[Tensor, "token"]]:
+) -> dict[str, Float[Tensor, " token"]]:
     """All importances of `IMPORTANCES`; they belong to the text, not to a head."""
     found = {}
     for name, importance in IMPORTANCES.items():
@@ -151,7 +151,7 @@ def importances(
 def agreements(
     run: CleanRun,
     scope: Scope,
-    others: Mapping[str, Float[Tensor, "token"]],
+    others: Mapping[str, Float[Tensor, " token"]],
     *,
     specials: bool = False,
 ) -> pd.DataFrame:
@@ -183,8 +183,8 @@ def agreements(
 
 
 def _common(
-    base: Bool[Tensor, "token"], a: Tensor, b: Tensor
-) -> tuple[Float[np.ndarray, "kept"], Float[np.ndarray, "kept"]]:
+    base: Bool[Tensor, " token"], a: Tensor, b: Tensor
+) -> tuple[Float[np.ndarray, " kept"], Float[np.ndarray, " kept"]]:
     """Both importances of the tokens in `base` at which both are defined."""
     kept = base & a.isfinite() & b.isfinite()
     return tuple(values[kept].double().cpu().numpy() for values in (a, b))

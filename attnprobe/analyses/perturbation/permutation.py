@@ -106,7 +106,7 @@ def row_peak(run: CleanRun, scope: Scope) -> float:
 PEAK_EDGES: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def peak_bin(peak: Float[np.ndarray, "row"]) -> list[str]:
+def peak_bin(peak: Float[np.ndarray, " row"]) -> list[str]:
     """The four bins of the paper's violins, as labels; undefined peaks have none."""
     edges = np.array(PEAK_EDGES[1:-1])
     names = [f"{a:g}–{b:g}" for a, b in pairwise(PEAK_EDGES)]
@@ -170,7 +170,7 @@ def ratios(summary: pd.DataFrame, replaced: pd.DataFrame) -> pd.DataFrame:
     return means.assign(**pd.DataFrame(nulls, index=means.index)).reset_index()
 
 
-def _null(all_ratios: Float[np.ndarray, "scope"], mine: int) -> dict[str, float]:
+def _null(all_ratios: Float[np.ndarray, " scope"], mine: int) -> dict[str, float]:
     """Where one ratio stands among the others; undefined ones are left out."""
     others = np.delete(all_ratios, mine)
     others = others[np.isfinite(others)]

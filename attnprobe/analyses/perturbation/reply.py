@@ -49,7 +49,7 @@ def same_kind(models: Sequence[LoadedModel]) -> None:
 class Snapshot:
     """What one checkpoint computes on one text, without the checkpoint itself."""
 
-    ids: Int[Tensor, "position"]
+    ids: Int[Tensor, " position"]
     valid: Bool[Tensor, "query key"]
     weights: Float[Tensor, "layer head query key"]
     outcome: Float[Tensor, "spot outcome"]

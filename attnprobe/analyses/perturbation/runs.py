@@ -52,7 +52,7 @@ class CleanRun:
         return self.readout.loaded
 
     @property
-    def ids(self) -> Int[Tensor, "position"]:
+    def ids(self) -> Int[Tensor, " position"]:
         return self.examples.batch.ids[0]
 
     @property
@@ -74,7 +74,7 @@ class CleanRun:
         return valid_keys(self.length, self.loaded.causal, self.ids.device)
 
     @cached_property
-    def content(self) -> Bool[Tensor, "position"]:
+    def content(self) -> Bool[Tensor, " position"]:
         """Tokens that the person wrote: no special token and no mask."""
         special = torch.tensor(sorted(self.loaded.reader.special_ids), device=self.ids.device)
         return ~torch.isin(self.ids, special)
@@ -89,7 +89,7 @@ class CleanRun:
         """The query positions that the read-out watches; None where it pools over all."""
         return None if self.readout.pooled else sorted(set(self.examples.column.tolist()))
 
-    def rows(self, scope: Scope) -> Bool[Tensor, "query"]:
+    def rows(self, scope: Scope) -> Bool[Tensor, " query"]:
         """The query rows that an edit in this scope may touch."""
         if scope.rows != READOUT_ROW:
             return torch.ones(self.length, dtype=torch.bool, device=self.ids.device)
@@ -130,8 +130,8 @@ class Effects:
     """What edits did to the output: mean TVD over the text's spots, share of flipped decisions,
     and the edited distributions themselves."""
 
-    tvd: Float[Tensor, "variant"]
-    flips: Float[Tensor, "variant"]
+    tvd: Float[Tensor, " variant"]
+    flips: Float[Tensor, " variant"]
     outcome: Float[Tensor, "variant spot outcome"]
 
 

@@ -37,9 +37,9 @@ class Effects:
     numbers: tuple[int, ...]
     loss: Float[Tensor, "layer variant text"]
     right: Float[Tensor, "layer variant text"]
-    base_loss: Float[Tensor, "text"]
-    base_right: Float[Tensor, "text"]
-    spots: Float[Tensor, "text"]
+    base_loss: Float[Tensor, " text"]
+    base_right: Float[Tensor, " text"]
+    spots: Float[Tensor, " text"]
 
     @property
     def loss_change(self) -> Float[Tensor, "layer variant"]:

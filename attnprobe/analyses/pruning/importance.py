@@ -62,7 +62,7 @@ def gate_gradients(
     return summed.index_add(2, examples.text_of_row, gradient)
 
 
-def _losses(readout: ReadOut, examples: Examples) -> Float[Tensor, "spot"]:
+def _losses(readout: ReadOut, examples: Examples) -> Float[Tensor, " spot"]:
     log_probabilities = readout.log_probabilities(examples)
     target = log_probabilities.argmax(-1) if examples.target is None else examples.target
     return -log_probabilities.gather(-1, target[:, None])[:, 0]
