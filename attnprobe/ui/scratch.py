@@ -27,7 +27,7 @@ from attnprobe.ui.show import card, draw, metrics, provenance, show
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
-DIFFERENCE = Quantity("difference", "twin − model", "weight", kind="diverging", format=".3e")
+DIFFERENCE = Quantity("difference", "twin − model", "weight", kind="diverging", format=".3g")
 COMPONENT = Quantity("entry", "entry", kind="diverging", format=".4f")
 SLACK = Quantity("used", "range used", "share of the values' range", domain=(0, 1))
 QUERY = Quantity("query", "query", format="d")
@@ -102,9 +102,8 @@ def faults(view: View, trace: Trace) -> None:
         ("First red stage", first),
         ("Red layers", f"{red['layer'].nunique()} of {view.loaded.n_layers}"),
     )
-    with st.container(horizontal=True):
-        _stages(view, wrong, view.loaded.precision, "faults")
-        _difference(view, trace, chosen)
+    _stages(view, wrong, view.loaded.precision, "faults")
+    _difference(view, trace, chosen)
 
 
 def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
@@ -191,14 +190,14 @@ def _tensor(view: View, step: Step, values: np.ndarray) -> Figure:
         values = np.where(np.isfinite(values), values, np.nan)
         frame = figures.matrix_frame(values, view.tokens.display, q.name)
         shape, caption = "query × key", figures.pooling_note(len(view.tokens))
-        chart = partial(figures.token_map, frame, q, size=430)
+        chart = partial(figures.token_map, frame, q, size=340)
     else:
         rows, columns = np.indices(values.shape)
         frame = pd.DataFrame(
             {"position": rows.ravel(), "component": columns.ravel(), q.name: values.ravel()}
         )
         shape, caption = "position × component", ""
-        chart = partial(figures.head_map, frame, q, size=430, axes=("position", "component"))
+        chart = partial(figures.head_map, frame, q, size=340, axes=("position", "component"))
     return Figure(
         f"step-{list(STEPS).index(step.title)}", lambda mode: chart(mode=mode), frame,
         f"{shape}, from the model's own input of layer {view.layer}. {caption}".strip(),
