@@ -116,6 +116,7 @@ def test_violins_are_as_wide_as_the_share_of_values_and_no_wider_than_their_plac
         }
     )
     spec = violins(frame, Quantity("tvd", "TVD"), "group").to_dict()
-    drawn = pd.DataFrame(spec["data"]["values"])
+    (values,) = spec["datasets"].values() if "datasets" in spec else [spec["data"]["values"]]
+    drawn = pd.DataFrame(values)
     assert drawn["rim"].sub(drawn["left"]).tolist() == pytest.approx([0.84, 0.42, 0.42, 0.84])
     assert ((drawn["rim"] + drawn["left"]) / 2).tolist() == pytest.approx([0, 0, 0, 1])

@@ -14,7 +14,7 @@ def opened(model: str, typed: str = TYPED, sentences: str | None = None) -> AppT
     app = AppTest.from_file(str(PAGE), default_timeout=120)
     app.query_params["model"] = model
     app.session_state["typed"] = "the cat sat"
-    app.session_state["experiment_source"] = "Typed"
+    app.session_state["experiment_source:4"] = "Typed"
     app.session_state["experiment_typed"] = typed
     if sentences is not None:
         app.session_state["experiment_sentences:[]"] = sentences
