@@ -156,6 +156,6 @@ def test_a_red_certificate_draws_nothing(bert, monkeypatch):
     app = opened(PAGES[1], bert, "a text for the red certificate")
     assert not app.exception
     assert len(app.error) == 1
-    assert "nothing is drawn" in app.error[0].value
+    assert "nothing can be shown" in app.error[0].value
     assert not app.get("vega_lite_chart")
     assert not app.metric
