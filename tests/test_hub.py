@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import json
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,8 +65,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def server(tiny_folder):
-    folder = tiny_folder("bert")
+def server(tiny_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hub") / "tiny"
+    shutil.copytree(tiny_folder("bert"), folder)
     (folder / "pytorch_model.bin").write_bytes(b"not to be fetched")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as running:
         running.folder, running.asked = folder, []

@@ -123,13 +123,18 @@ def asymmetry(trace: Trace) -> pd.DataFrame:
     0: the head scores both directions alike (tied W_Q and W_K would do that); 1: antisymmetric.
     A head whose logits are all zero has none. Frobenius norms.
     """
-    rows = []
-    for layer, head in heads(trace):
-        logits = trace.raw_logits(layer, head).double()
-        whole = 2 * logits.norm()
-        ratio = ((logits - logits.T).norm() / whole).item() if whole > 0 else float("nan")
-        rows.append({"layer": layer, "head": head, "asymmetry": ratio})
+    rows = [
+        {"layer": layer, "head": head, "asymmetry": directedness(trace.raw_logits(layer, head))}
+        for layer, head in heads(trace)
+    ]
     return pd.DataFrame(rows)
+
+
+def directedness(logits: Float[Tensor, "query key"]) -> float:
+    """‖S − Sᵀ‖ / (‖S‖ + ‖Sᵀ‖), Frobenius; undefined (NaN) for logits that are all zero."""
+    logits = logits.double()
+    whole = 2 * logits.norm()
+    return ((logits - logits.T).norm() / whole).item() if whole > 0 else float("nan")
 
 
 def what_if(

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnprobe import capture
+from attnprobe.analyses.scaling import directedness
 from attnprobe.errors import BadInput
 from attnprobe.models import LoadedModel
 from attnprobe.text import Tokens
@@ -111,7 +112,7 @@ def asymmetry(trace: Trace) -> pd.DataFrame:
             return float(weights.diagonal()[counted].mean())
 
         return {
-            "asymmetry": float((raw - raw.T).norm() / (2 * raw.norm())),
+            "asymmetry": directedness(raw),
             "self_weight": on_itself(raw),
             "tied_self_weight": on_itself(query @ query.T),
         }
