@@ -7,7 +7,7 @@ with st.spinner("Starting …"):
     from attnprobe import ui
     from attnprobe.metrics import METRICS
     from attnprobe.sources import BUNDLED
-    from attnprobe.ui import overview, pictures
+    from attnprobe.ui import overview, pictures, roles
 
 INSPECTOR = "pages/1_Head_inspector.py"
 COLOURED_BY = (
@@ -39,6 +39,7 @@ with ui.page("Overview", question="What do the heads of this model do on this te
     with st.container(horizontal=True):
         clicked = overview.atlas(view, table, METRICS[metric])
         ticked = overview.heads(view, table, METRICS[metric])
-    head = pictures.standing_out(view, ui.trace(view)) or clicked or ticked
+    standing = pictures.standing_out(view, ui.trace(view))
+    head = roles.roles_of_heads(view) or standing or clicked or ticked
     if head:
         ui.select_head(view, head["layer"], head["head"], page=INSPECTOR)

@@ -18,6 +18,7 @@ from attnprobe.commands import (
     models,
     perturb,
     prune,
+    roles,
     scaling,
     scratch,
     theory,
@@ -25,7 +26,7 @@ from attnprobe.commands import (
 from attnprobe.errors import AttnprobeError, BadInput
 from attnprobe.export.files import write
 
-COMMANDS = (models, heads, certify, scaling, scratch, jacobian, prune, perturb, theory)
+COMMANDS = (models, heads, roles, certify, scaling, scratch, jacobian, prune, perturb, theory)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

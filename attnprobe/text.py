@@ -195,14 +195,14 @@ def display_token(raw: str, *, byte_level: bool) -> str:
     """A token as a person reads it: never empty, never invisible, never a replacement box.
 
     A leading space is a middle dot, line ends and tabs are arrows, other invisible characters are
-    written as escapes; a byte-level piece that is no whole character is its bytes, ⟨E4 B8⟩.
+    written as escapes; a byte-level piece that is no whole character is its bytes, ‹E4 B8›.
     """
     if byte_level and all(character in _BYTES for character in raw):
         data = bytes(_BYTES[character] for character in raw)
         try:
             raw = data.decode()
         except UnicodeDecodeError:
-            return "⟨" + data.hex(" ").upper() + "⟩"
+            return "‹" + data.hex(" ").upper() + "›"
     return "".join(map(_visible, raw.replace("▁", " "))) or "∅"
 
 

@@ -159,3 +159,11 @@ def test_a_red_certificate_draws_nothing(bert, monkeypatch):
     assert "nothing can be shown" in app.error[0].value
     assert not app.get("vega_lite_chart")
     assert not app.metric
+
+
+def test_home_asks_the_heads_for_their_roles_on_demand(gpt2):
+    app = opened(PAGES[0], gpt2, "the cat sat")
+    before = len(app.get("vega_lite_chart"))
+    app.button(key="roles:start").click().run()
+    assert nothing_broke(app)
+    assert len(app.get("vega_lite_chart")) == before + 3

@@ -1,5 +1,6 @@
 """Scores of head roles on attention patterns made by hand."""
 
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -8,10 +9,13 @@ from attnprobe.analyses.roles import (
     duplicate_token,
     induction,
     induction_profile,
+    longest_period,
     previous_token,
+    questions,
     repeated_random_tokens,
     role_table,
 )
+from attnprobe.errors import BadInput
 
 LENGTH = 11
 
@@ -122,3 +126,30 @@ def test_the_table_of_a_model_agrees_with_its_eager_attention(tiny_model, tiny_f
         assert row.previous_token == pytest.approx(previous.item(), abs=1e-6)
         assert row.induction == pytest.approx(copied.item(), abs=1e-6)
         assert row.duplicate_token == pytest.approx(same.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_questions_are_two_equal_halves_of_ordinary_tokens_inside_the_special_ones(
+    tiny_model, kind
+):
+    loaded = tiny_model(kind)
+    reader, period = loaded.reader, longest_period(loaded)
+    asked = questions(loaded, period=period, sequences=3, seed=5)
+    before, after = len(reader.prefix), len(reader.suffix)
+    assert asked.shape == (3, before + 2 * period + after)
+    content = asked[:, before : before + 2 * period]
+    assert torch.equal(content[:, :period], content[:, period:])
+    assert not set(content.flatten().tolist()) & set(reader.special_ids)
+    for row in asked.tolist():
+        assert tuple(row[:before]) == reader.prefix
+        assert tuple(row[before + 2 * period :]) == reader.suffix
+    with pytest.raises(BadInput, match=f"takes 2 to {period} "):
+        questions(loaded, period=period + 1)
+
+
+def test_progress_gets_the_mean_of_the_sequences_so_far(tiny_model):
+    loaded, seen = tiny_model("gpt2"), []
+    ids = torch.tensor([[5, 9, 2, 5, 9, 2, 7], [3, 3, 8, 1, 3, 8, 4]])
+    role_table(loaded, ids, progress=lambda *step: seen.append(step))
+    assert [step[:2] for step in seen] == [(1, 2), (2, 2)]
+    pd.testing.assert_frame_equal(seen[0][2], role_table(loaded, ids[:1]))

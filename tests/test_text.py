@@ -94,12 +94,12 @@ def test_a_window_behind_the_end_is_one_sentence():
 
 
 def test_a_character_over_several_tokens_is_shown_as_its_bytes():
-    assert GPT2.read("é").display == ("⟨C3⟩", "⟨A9⟩")
+    assert GPT2.read("é").display == ("‹C3›", "‹A9›")
 
 
 def test_a_typed_replacement_character_differs_from_a_broken_one():
     assert display_token("ï¿½", byte_level=True) == "\ufffd"
-    assert display_token("ï¿", byte_level=True) == "⟨EF BF⟩"
+    assert display_token("ï¿", byte_level=True) == "‹EF BF›"
 
 
 @pytest.mark.parametrize(

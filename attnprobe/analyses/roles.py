@@ -6,19 +6,22 @@ heads" (2022). A score is the mean weight that a head puts on the role's target,
 that have one; it is NaN where no query has a target.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnprobe import capture
+from attnprobe.analyses.sweeps import Progress, no_progress
 from attnprobe.capture import AttentionCall
+from attnprobe.errors import BadInput
 from attnprobe.loaded import LoadedModel
 from attnprobe.softmax_stats import attention_weights
 from attnprobe.text import Batch
+
+PERIOD, SEQUENCES = 50, 20
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
@@ -79,17 +82,66 @@ def repeated_random_tokens(
     return torch.cat([once, once])
 
 
-def role_table(loaded: LoadedModel, ids: Int[Tensor, "batch query"]) -> pd.DataFrame:
+def questions(
+    loaded: LoadedModel, *, period: int = PERIOD, sequences: int = SEQUENCES, seed: int = 0
+) -> Int[Tensor, "batch query"]:
+    """Repeated random tokens as this model reads them, its special tokens around them.
+
+    The tokens are drawn from the vocabulary without control tokens. `BadInput` where two periods do
+    not fit into the model's positions or the vocabulary is smaller than a period.
+    """
+    reader, ordinary = loaded.reader, _ordinary(loaded)
+    if not 2 <= period <= longest_period(loaded):
+        raise BadInput(
+            f"a period of {period} random tokens came; {loaded.name} takes 2 to "
+            f"{longest_period(loaded)} ({reader.room} positions for two periods, {len(ordinary)} "
+            "ordinary tokens)"
+        )
+    if sequences < 1:
+        raise BadInput(f"{sequences} sequences came; at least 1 is needed")
+    generator = torch.Generator().manual_seed(seed)
+    around = [torch.tensor(part, dtype=torch.long) for part in (reader.prefix, reader.suffix)]
+    rows = [repeated_random_tokens(ordinary, period, generator) for _ in range(sequences)]
+    return torch.stack([torch.cat([around[0], row, around[1]]) for row in rows])
+
+
+def longest_period(loaded: LoadedModel) -> int:
+    """The most random tokens that can come twice in a row in this model."""
+    return min(len(_ordinary(loaded)), loaded.reader.room // 2)
+
+
+def _ordinary(loaded: LoadedModel) -> Int[Tensor, " token"]:
+    """The vocabulary without control tokens."""
+    size = min(len(loaded.reader.tokenizer), loaded.config.vocab_size)
+    special = loaded.reader.special_ids
+    return torch.tensor([i for i in range(size) if i not in special])
+
+
+def role_table(
+    loaded: LoadedModel, ids: Int[Tensor, "batch query"], *, progress: Progress = no_progress
+) -> pd.DataFrame:
     """One row per head, one column per role: its score, a mean over the sequences.
 
     The sequences are token ids as the model is to read them, special tokens included, without
-    padding. A role that no query of any sequence has a target for is missing (NaN).
+    padding; each is one forward pass, after which `progress` gets the table so far. A role that no
+    query of any sequence has a target for is missing (NaN).
     """
-    weights = head_weights(loaded, ids)
-    columns = {name: _per_sequence(score, weights, ids) for name, score in ROLES.items()}
+    scores: dict[str, list[Tensor]] = {name: [] for name in ROLES}
+    for done, row in enumerate(ids, start=1):
+        weights = head_weights(loaded, row[None])[0]
+        for name, score in ROLES.items():
+            scores[name].append(score(weights, row))
+        table = _table(loaded, scores)
+        progress(done, len(ids), table)
+    return table
+
+
+def _table(loaded: LoadedModel, scores: Mapping[str, Sequence[Tensor]]) -> pd.DataFrame:
     heads = pd.MultiIndex.from_product(
         [range(loaded.n_layers), range(loaded.n_heads)], names=["layer", "head"]
     )
+    means = {name: torch.stack(list(each)).nanmean(0) for name, each in scores.items()}
+    columns = {name: mean.flatten().numpy() for name, mean in means.items()}
     return pd.DataFrame(columns, index=heads).reset_index()
 
 
@@ -110,11 +162,6 @@ def head_weights(
     with torch.no_grad(), capture.watching(record):
         loaded.forward(batch)
     return torch.stack(layers, dim=1).cpu()
-
-
-def _per_sequence(score: Score, weights: Tensor, ids: Tensor) -> Float[np.ndarray, " head"]:
-    scores = torch.stack([score(*pair) for pair in zip(weights, ids, strict=True)])
-    return scores.nanmean(0).flatten().numpy()
 
 
 def _mean_at(
