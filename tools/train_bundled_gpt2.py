@@ -58,13 +58,13 @@ PHASES = (
     Phase(200, 24, 64, 12, 4, 28, 0.0),
     Phase(300, 16, 64, 4, 4, 28, 0.8),
     Phase(1800, 16, 96, 2, 6, 46, 0.7),
-    Phase(2200, 16, 128, 1, 6, 60, 0.55),
-    Phase(1600, 16, 128, 1, 6, 60, 0.3),
-    Phase(700, 16, 128, 1, 6, 60, 0.0),
-    Phase(300, 4, 512, 1, 8, 250, 0.0),
+    Phase(1900, 16, 128, 1, 6, 60, 0.55),
+    Phase(1200, 16, 128, 1, 6, 60, 0.3),
+    Phase(550, 16, 128, 1, 6, 60, 0.0),
+    Phase(250, 4, 512, 1, 8, 250, 0.0),
 )
 # AdamW's learning rate at some steps, a straight line between them.
-RATES = ((0, 2e-5), (99, 2e-3), (199, 2e-3), (200, 3e-3), (2800, 3e-3), (7100, 3e-5))
+RATES = ((0, 2e-5), (99, 2e-3), (199, 2e-3), (200, 3e-3), (2800, 3e-3), (6200, 3e-5))
 # The positions and the head that looks back keep their start until something reads that head.
 HELD_STEPS = 300
 
