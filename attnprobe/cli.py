@@ -23,8 +23,8 @@ from attnprobe.commands import (
     scratch,
     theory,
 )
-from attnprobe.errors import AttnprobeError, BadInput
-from attnprobe.export.files import write
+from attnprobe.errors import AttnprobeError
+from attnprobe.export.files import require_place, write
 
 COMMANDS = (models, heads, roles, certify, scaling, scratch, jacobian, prune, perturb, theory)
 
@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
+        if args.out is not None:
+            require_place(args.out)
         _deliver(args, args.command.run(args))
     except AttnprobeError as error:
         print(f"attnprobe {args.command.NAME}: {error}", file=sys.stderr)
@@ -77,13 +79,8 @@ def _deliver(args: Namespace, result: pd.DataFrame | Mapping[str, pd.DataFrame])
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, (text + "\n").encode())
-    except OSError as error:
-        raise BadInput(
-            f"{path} cannot be written: {error.strerror}; choose another --out"
-        ) from error
+    require_place(path)
+    write(path, (text + "\n").encode())
 
 
 def _table(frame: pd.DataFrame) -> str:

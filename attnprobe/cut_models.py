@@ -23,7 +23,7 @@ from safetensors.torch import load_model, save_model
 from transformers import PretrainedConfig, PreTrainedModel
 
 from attnprobe import capture, cutting
-from attnprobe.errors import BadInput, UnsupportedModel
+from attnprobe.errors import BadInput, ExportFailed, UnsupportedModel
 from attnprobe.families import Family
 from attnprobe.loaded import LoadedModel
 
@@ -76,19 +76,28 @@ def _finished(model: PreTrainedModel, family: Family, kept: cutting.Kept) -> Pre
 def save(loaded: LoadedModel, folder: str | Path) -> Path:
     """Writes a cut model as a new folder that `load` takes; all of it or nothing appears.
 
-    Raises `BadInput` when the model has all its heads or the folder is there already.
+    Raises `BadInput` when the model has all its heads or the folder is there already, and
+    `ExportFailed` when it cannot be written.
     """
-    folder = Path(folder).expanduser()
     modules = [module for _, module in cutting.cut_modules(loaded.model)]
     if not modules:
         raise BadInput(f"{loaded.name} has all its heads; cut some before saving")
+    try:
+        return _saved(loaded, [list(module.kept) for module in modules], Path(folder).expanduser())
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ExportFailed(
+            f"{folder} could not be written ({error}); choose a folder that you may write to"
+        ) from error
+
+
+def _saved(loaded: LoadedModel, kept: list[list[int]], folder: Path) -> Path:
     if folder.exists():
         raise BadInput(f"{folder} exists already; choose a new folder")
     if not folder.parent.is_dir():
         raise BadInput(f"{folder.parent} is no folder; make it first or choose another place")
     staged = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write(loaded, [list(module.kept) for module in modules], staged)
+        _write(loaded, kept, staged)
         staged.chmod(0o755)
         staged.rename(folder)
     finally:
@@ -156,7 +165,7 @@ def _kept(name: str, folder: Path, n_layers: int, n_heads: int) -> list[list[int
         kept = content["kept"]
         right = content["format"] == FORMAT and len(kept) == n_layers
         right = right and all(_ascending(heads, n_heads) for heads in kept)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnsupportedModel(f"the {NOTE} of {name} cannot be read; save it again") from error
     if not right:
         raise UnsupportedModel(

@@ -173,7 +173,21 @@ def _set(name: str, texts: list[LabelledText]) -> TextSet:
         raise BadInput(
             f"{name} has a label for {labelled:,} of {len(texts):,} texts; label all or none"
         )
+    broken = next((i for i, text in enumerate(texts, 1) if not _encodable(text)), None)
+    if broken is not None:
+        raise BadInput(
+            f"text {broken:,} of {name} or its label has a lone surrogate, which is no character; "
+            "remove it"
+        )
     return TextSet(name, tuple(texts))
+
+
+def _encodable(text: LabelledText) -> bool:
+    try:
+        f"{text.text}{text.label}".encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _lines(value: str) -> list[str]:
@@ -186,17 +200,21 @@ def _plain(name: str, content: str) -> list[LabelledText]:
 
 def _csv(name: str, content: str) -> list[LabelledText]:
     try:
+        # Read without a header, for with one a row that is too long moves all its values.
         frame = pd.read_csv(
-            io.StringIO(content), dtype=str, keep_default_na=False, nrows=MAX_TEXTS + 1
+            io.StringIO(content), header=None, dtype=str, keep_default_na=False, nrows=MAX_TEXTS + 2
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise BadInput(f"{name} is no CSV table: {str(error).strip()}") from error
-    return _rows(name, frame.to_dict("records"), list(frame.columns))
+    header, *rows = frame.fillna("").itertuples(index=False, name=None)
+    columns = [column.strip() for column in header]
+    return _rows(name, [dict(zip(columns, row, strict=True)) for row in rows], columns)
 
 
 def _jsonl(name: str, content: str) -> list[LabelledText]:
     records = []
-    for number, line in enumerate(content.splitlines(), 1):
+    # Not splitlines(): the other line ends of Unicode may stand within a JSON string.
+    for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
         try:

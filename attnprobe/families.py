@@ -4,6 +4,7 @@ These are the only attribute paths in attnprobe. A new family that goes through 
 attention interface is a new row; a family with a from-scratch twin also has a file in `scratch`.
 """
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -215,16 +216,18 @@ def supported() -> str:
 
 def family_of(name: str, config: Mapping[str, Any]) -> Family:
     """The row for a checkpoint's raw `config.json`; refuses what would be shown wrongly."""
-    model_type = config.get("model_type")
+    named = config.get("model_type")
+    model_type = named if isinstance(named, str) else repr(named)
     if model_type not in FAMILIES:
         reason = _REASONS.get(model_type, "its attention has not been checked by attnprobe")
         raise UnsupportedModel(
-            f"{name} is a model of type {model_type!r} and {reason}; supported: {supported()}"
+            f"{name} is a model of type {reprlib.repr(named)} and {reason}; "
+            f"supported: {supported()}"
         )
     for key, needed, reason in _FLAGS:
         if not needed(config.get(key)):
             raise UnsupportedModel(
-                f"{name} has {key} = {config[key]!r} and {reason}; "
+                f"{name} has {key} = {reprlib.repr(config[key])} and {reason}; "
                 f"supported: {supported()} without it"
             )
     return FAMILIES[model_type]
@@ -243,6 +246,7 @@ _FLAGS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("pruned_heads", _absent, "transformers 5 ignores the list, so the heads would be wrong"),
     ("auto_map", _absent, "asks for Python code of its own, which is never run"),
     ("quantization_config", _absent, "quantised weights are not supported"),
+    ("chunk_size_feed_forward", _absent, "texts of any length do not divide into its chunks"),
     ("add_cross_attention", _absent, "cross-attention is not supported"),
     ("is_encoder_decoder", _absent, "encoder–decoder models are not supported"),
 )

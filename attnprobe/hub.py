@@ -96,8 +96,9 @@ def _is_supported(repo) -> bool:
 
 def _model_type(config: Path) -> str | None:
     try:
-        return json.loads(config.read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
+        named = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+        return named if isinstance(named, str) else None
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 

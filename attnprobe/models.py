@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -19,11 +17,13 @@ from transformers import (
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from attnprobe import capture, cut_models, hub, memory, sources
 from attnprobe.errors import BadInput, DeviceFull, UnsupportedModel
 from attnprobe.families import Family, family_of
+from attnprobe.foreign import refusing
 from attnprobe.loaded import LoadedModel
 from attnprobe.proof import prove
 from attnprobe.text import Reader
@@ -49,11 +49,8 @@ _HEADS: tuple[tuple[tuple[str, ...], str, Any], ...] = (
 )
 _BARE = ("bare encoder", AutoModel)
 _UNUSED = ("pooler.", "cls.seq_relationship", "nsp_cls")
-# What transformers, tokenizers and safetensors raise on files that are damaged or do not fit.
-_LIBRARY_FAILURES = (
-    OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError,
-    SafetensorError, StrictDataclassError,
-)  # fmt: skip
+# Letters that few vocabularies have: a tokenizer that cannot say "unknown" fails on them.
+_RARE = "\ua66e \u13a0"
 _TOKENIZER_FILES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
 
 
@@ -80,8 +77,10 @@ def load(
     _require_files(source)
     head_kind, auto = _head(raw)
     config = _config(source)
+    _require_sizes(name, family, config)
     memory.require_for_model(name, family, config, precision, target)
     model, notes = _read(source, family, config, auto, precision)
+    _require_finite(name, model)
     _move(model, name, target)
     reader = _reader(source, family, model)
     n_layers, n_heads, d_model = family.sizes(model.config)
@@ -91,7 +90,8 @@ def load(
         model, reader, family, head_kind, n_layers, n_heads, d_model,
         reader.max_tokens, notes + _config_notes(raw, head_kind),
     )  # fmt: skip
-    return replace(loaded, notes=loaded.notes + prove(loaded))
+    with refusing(f"{name} cannot be run"):
+        return replace(loaded, notes=loaded.notes + prove(loaded))
 
 
 def _device(device: str) -> torch.device:
@@ -129,7 +129,7 @@ def _raw_config(source: sources.Source) -> dict[str, Any]:
             f"{source.name} is a folder without config.json, so it is no model; choose the folder "
             "that save_pretrained wrote"
         ) from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UnsupportedModel(
             f"the config.json of {source.name} cannot be read: {error}"
         ) from error
@@ -155,18 +155,25 @@ def _require_files(source: sources.Source) -> None:
 
 
 def _head(raw: dict[str, Any]) -> tuple[str, Any]:
-    architectures = raw.get("architectures") or [""]
     for endings, kind, auto in _HEADS:
-        if str(architectures[0]).endswith(endings):
+        if _architecture(raw).endswith(endings):
             return kind, auto
     return _BARE
 
 
+def _architecture(raw: dict[str, Any]) -> str:
+    """The class that the checkpoint was saved from, or nothing where it does not say so."""
+    named = raw.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
+
+
 def _config_notes(raw: dict[str, Any], head_kind: str) -> tuple[str, ...]:
     notes = []
-    architecture = (raw.get("architectures") or ["a bare model"])[0]
-    if head_kind == "bare encoder" and not str(architecture).endswith("Model"):
-        notes.append(f"The head of {architecture} is not used: attnprobe reads the encoder alone.")
+    architecture = _architecture(raw)
+    if head_kind == "bare encoder" and architecture and not architecture.endswith("Model"):
+        notes.append(
+            f"The head of {architecture[:60]} is not used: attnprobe reads the encoder alone."
+        )
     if raw.get("reorder_and_upcast_attn"):
         notes.append(
             "The checkpoint asks for attention in float32 whatever its dtype "
@@ -176,14 +183,31 @@ def _config_notes(raw: dict[str, Any], head_kind: str) -> tuple[str, ...]:
 
 
 def _config(source: sources.Source) -> PretrainedConfig:
-    try:
+    with refusing(f"the config.json of {source.name} is not that of a model"):
         return AutoConfig.from_pretrained(
             source.folder, trust_remote_code=False, local_files_only=True
         )
-    except _LIBRARY_FAILURES as error:
-        raise UnsupportedModel(
-            f"the config.json of {source.name} is not that of a model: {_first_line(error)}"
-        ) from error
+
+
+def _require_sizes(name: str, family: Family, config: PretrainedConfig) -> None:
+    with refusing(f"the config.json of {name} has impossible sizes"):
+        n_layers, n_heads, d_model = family.sizes(config)
+        positions = family.positions(config)
+        if min(n_layers, n_heads, d_model, positions, config.vocab_size) < 1 or d_model % n_heads:
+            raise UnsupportedModel(
+                f"the config.json of {name} asks for {n_layers} layers of {n_heads} heads, width "
+                f"{d_model} and {positions} positions; at least one each is needed and the heads "
+                "must divide the width"
+            )
+
+
+def _require_finite(name: str, model: PreTrainedModel) -> None:
+    for key, weight in model.state_dict().items():
+        if not bool(torch.isfinite(weight).all()):
+            raise UnsupportedModel(
+                f"the weights of {name} are not all numbers ({key} has NaN or infinity); the "
+                "checkpoint is damaged, or dtype float32 is needed"
+            )
 
 
 def _move(model: PreTrainedModel, name: str, device: torch.device) -> None:
@@ -209,7 +233,7 @@ def _read(
 def _weights(
     source: sources.Source, config: PretrainedConfig, auto, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, tuple[str, ...]]:
-    try:
+    with refusing(f"{source.name} cannot be loaded"):
         model, report = auto.from_pretrained(
             source.folder,
             config=deepcopy(config),
@@ -220,19 +244,9 @@ def _weights(
             local_files_only=True,
             output_loading_info=True,
         )
-    except _LIBRARY_FAILURES as error:
-        raise UnsupportedModel(
-            f"{source.name} cannot be loaded: {_first_line(error)}; the files may be damaged or "
-            "not belong together"
-        ) from error
     head_kind, _ = _head({"architectures": config.architectures})
     notes = _coverage(source, report, head_kind)
     return model.eval().requires_grad_(False), notes
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".;")
 
 
 def _coverage(source: sources.Source, report: dict[str, Any], head_kind: str) -> tuple[str, ...]:
@@ -257,22 +271,25 @@ def _is_unused(key: str, head_kind: str) -> bool:
 
 
 def _reader(source: sources.Source, family: Family, model: PreTrainedModel) -> Reader:
-    try:
+    with refusing(f"the tokenizer of {source.name} cannot be read"):
         tokenizer = AutoTokenizer.from_pretrained(
             source.folder, trust_remote_code=False, local_files_only=True
         )
-    except _LIBRARY_FAILURES as error:
+        if not getattr(tokenizer, "is_fast", False):
+            raise UnsupportedModel(
+                f"{source.name} has only a slow tokenizer; save its fast form (tokenizer.json)"
+            )
+        _require_fit(source.name, tokenizer, model.get_input_embeddings().weight.shape[0])
+        reader = Reader(tokenizer, family.positions(model.config))
+        reader.count(_RARE)
+    return reader
+
+
+def _require_fit(name: str, tokenizer: PreTrainedTokenizerBase, rows: int) -> None:
+    """Every token must have its row in the embedding: ids may have gaps, so the largest counts."""
+    known = max(len(tokenizer), max(tokenizer.get_vocab().values(), default=-1) + 1)
+    if known > rows:
         raise UnsupportedModel(
-            f"the tokenizer of {source.name} cannot be read: {_first_line(error)}"
-        ) from error
-    if not getattr(tokenizer, "is_fast", False):
-        raise UnsupportedModel(
-            f"{source.name} has only a slow tokenizer; save its fast form (tokenizer.json)"
+            f"the tokenizer of {name} knows {known:,} tokens and the model embeds only {rows:,}; "
+            "they do not belong together"
         )
-    rows = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > rows:
-        raise UnsupportedModel(
-            f"the tokenizer of {source.name} knows {len(tokenizer):,} tokens and the model embeds "
-            f"only {rows:,}; they do not belong together"
-        )
-    return Reader(tokenizer, family.positions(model.config))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub.repocard import metadata_load
+from yaml import YAMLError
 
 from attnprobe import hub
 from attnprobe.errors import UnsupportedModel
@@ -105,7 +106,7 @@ def _licence(folder: Path) -> str | None:
         return None
     try:
         data = metadata_load(card)
-    except ValueError:
+    except (OSError, ValueError, YAMLError, RecursionError):
         return None
-    licence = (data or {}).get("license")
+    licence = data.get("license") if isinstance(data, dict) else None
     return licence if isinstance(licence, str) else None

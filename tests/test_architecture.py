@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up: a module may import from its own level's rooms and from any level below.
 LEVELS = (
     ("errors", "metrics"),
-    ("families", "text", "hub", "sources", "data", "softmax_stats", "theory"),
+    ("families", "foreign", "text", "hub", "sources", "data", "softmax_stats", "theory"),
     ("capture", "memory"),
     ("cutting",),
     ("loaded",),

@@ -64,7 +64,7 @@ def test_a_file_reads_like_its_text_and_a_result_is_written_whole(model, tmp_pat
         (["--file", "no/such/file"], "cannot be read"),
         (["--text", "a", "--device", "tpu"], "choose"),
         (["--text", "a", "--window", "5", "2"], "starts at token 5"),
-        (["--text", "a", "--out", "/proc/nowhere/x.csv"], "cannot be written"),
+        (["--text", "a", "--out", "/proc/nowhere/x.csv"], "could not be written"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_status_two(model, arguments, part, capsys):

@@ -11,6 +11,7 @@ from attnprobe.analyses.pruning import curve, effects, importance, ranking, savi
 from attnprobe.commands import data, inputs
 from attnprobe.data import TextSet
 from attnprobe.errors import BadInput
+from attnprobe.export.files import require_place
 from attnprobe.loaded import LoadedModel
 from attnprobe.readout import ReadOut
 
@@ -97,7 +98,7 @@ def _cut(args: Namespace, loaded: LoadedModel, heads: pd.DataFrame) -> dict[str,
     least = heads.nsmallest(args.cut, args.by)
     cut = cut_models.cut(loaded, zip(least["layer"], least["head"], strict=True))
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
+        require_place(args.out / MODEL)
         cut_models.save(cut, args.out / MODEL)
     tokens = min(args.tokens, loaded.max_tokens)
     return {
