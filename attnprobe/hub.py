@@ -43,7 +43,7 @@ def snapshot(name: str, revision: str | None = None, progress: Progress | None =
         return _cached(name, revision) or _download(name, revision, progress)
     except HFValidationError as error:
         raise UnsupportedModel(
-            f"{name!r} is neither a folder here nor a Hub id such as 'gpt2' or 'owner/name'"
+            f"{name[:100]!r} is neither a folder here nor a Hub id such as 'gpt2' or 'owner/name'"
         ) from error
     except GatedRepoError as error:
         raise UnsupportedModel(

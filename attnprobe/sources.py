@@ -78,9 +78,8 @@ def find(name: str, revision: str | None = None, progress: hub.Progress | None =
         return Source(name, bundled.path(), bundled.origin, bundled.licence)
     if name.startswith("bundled:"):
         raise UnsupportedModel(f"{name} is not bundled; there are {', '.join(BUNDLED)}")
-    folder = Path(name)
-    if _is_folder(folder):
-        folder = folder.expanduser().resolve()
+    folder = local_folder(name)
+    if folder is not None:
         return Source(name, folder, "local folder", licence=_licence(folder))
     folder = hub.snapshot(name, revision, progress)
     return Source(name, folder, "Hugging Face Hub", _licence(folder), folder.name)
@@ -88,15 +87,17 @@ def find(name: str, revision: str | None = None, progress: hub.Progress | None =
 
 def needs_download(name: str, revision: str | None = None) -> bool:
     """Whether `find` would have to fetch the model from the Hub first."""
-    local = name.startswith("bundled:") or _is_folder(Path(name))
+    local = name.startswith("bundled:") or local_folder(name) is not None
     return not local and hub.needs_download(name, revision)
 
 
-def _is_folder(path: Path) -> bool:
+def local_folder(name: str) -> Path | None:
+    """The folder of this name on this machine, if there is one."""
     try:
-        return path.expanduser().is_dir()
+        folder = Path(name).expanduser()
+        return folder.resolve() if folder.is_dir() else None
     except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown ~user
-        return False
+        return None
 
 
 def _licence(folder: Path) -> str | None:

@@ -16,7 +16,7 @@ from tokenizers import Encoding, decoders
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from attnprobe.errors import BadText, TextTooLong
+from attnprobe.errors import BadInput, BadText, TextTooLong
 
 _BREAKS = {"\n": "↵", "\r": "␍", "\t": "⇥"}
 
@@ -55,6 +55,14 @@ class Batch:
 
     ids: Int[Tensor, "batch position"]
     mask: Bool[Tensor, "batch position"]
+
+    def __post_init__(self) -> None:
+        # Some models take a mask of another length without a word.
+        if self.ids.shape != self.mask.shape:
+            raise BadInput(
+                f"ids of shape {list(self.ids.shape)} came with a mask of shape "
+                f"{list(self.mask.shape)}; one mark per token is needed"
+            )
 
     @property
     def position_ids(self) -> Int[Tensor, "batch position"]:

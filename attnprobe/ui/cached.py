@@ -11,7 +11,6 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -162,8 +161,8 @@ def _free() -> None:
 
 def _stamp(name: str) -> list[list[Any]]:
     """When and how large the files of a folder are: a folder that was written again is new."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
+    folder = sources.local_folder(name)
+    if folder is None:
         return []
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return [[path.name, path.stat().st_mtime_ns, path.stat().st_size] for path in files]
