@@ -16,12 +16,16 @@ import torch
 import transformers
 
 BENCHMARKS = (
+    "capture",
     "capture_kernel",
+    "long",
+    "jacobian",
     "interaction",
     "pruning",
     "pruning_study",
     "perturbation",
     "perturbation_study",
+    "gpu",
 )
 
 

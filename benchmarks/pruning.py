@@ -65,10 +65,10 @@ def _bytes() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def one_text(tokens: int) -> Examples:
+def one_text(tokens: int, device: torch.device | str = "cpu") -> Examples:
     """Random ids; the read-out looks at the last position."""
-    ids = torch.randint(256, (1, tokens), generator=torch.Generator().manual_seed(1))
-    zero = torch.zeros(1, dtype=torch.long)
+    ids = torch.randint(256, (1, tokens), generator=torch.Generator().manual_seed(1)).to(device)
+    zero = torch.zeros(1, dtype=torch.long, device=device)
     return Examples(Batch(ids, ids >= 0), zero, zero + tokens - 1, zero, None, 1)
 
 
@@ -93,7 +93,7 @@ def masked_passes(read: ReadOut, examples: Examples, layers: Sequence[int]) -> T
 def one_batch(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
     """All heads in one batch of full passes."""
     each = torch.eye(LAYERS * HEADS).reshape(LAYERS, HEADS, LAYERS, HEADS)[list(layers)]
-    gates = (1 - each.flatten(0, 1)).transpose(0, 1)
+    gates = (1 - each.flatten(0, 1)).transpose(0, 1).to(read.loaded.device)
     with capture.watching(capture.gate(gates)):
         return _last(read.loaded, examples.batch.repeat(gates.shape[1]))
 
@@ -101,7 +101,7 @@ def one_batch(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tenso
 def resumed(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
     """attnprobe's sweep: each layer's twelve from that layer on."""
     base = sweeps.unedited(read, examples)
-    gates = 1 - torch.eye(HEADS)
+    gates = 1 - torch.eye(HEADS, device=read.loaded.device)
     rows = []
     for layer in layers:
         own = base.calls[layer].edited

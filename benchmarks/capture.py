@@ -1,0 +1,208 @@
+"""Statistics of every row of every head during a forward pass, against other ways to get them.
+
+sdpa: the model as it is, with transformers' SDPA attention, without any statistics.
+capture: the same forward pass with every row statistic of every head; nothing else is kept.
+trace: what a page computes, which also keeps queries, keys, values and contexts of every layer.
+eager: transformers' eager attention with `output_attentions`, and textbook statistics in torch of
+the weights it returns (no spectral norm, no raw logits, in its favour).
+transformer_lens: scores and patterns by `TransformerBridge.run_with_cache`, and the same textbook
+statistics with those of the scores.
+bertviz: `output_attentions` and the data that its head view sends to the browser, no statistics.
+
+Random ids of one text. Every contender runs the whole model with its own head, in a process of its
+own.
+"""
+
+import importlib
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import attnprobe as ap
+from attnprobe import capture
+from attnprobe.capture import AttentionCall
+from attnprobe.loaded import LoadedModel
+from attnprobe.softmax_stats import RowStatistics, attention_rows
+from attnprobe.text import Tokens
+from benchmarks import geometries
+from benchmarks.pruning import small_geometry
+from benchmarks.turns import Absent, Run, Tally, started, tallies
+
+HELP = "all row statistics of all heads in a forward pass: time and memory against other ways"
+PREFIXES = {geometries.SMALL: "", geometries.BERT: "bert_", geometries.GPT2: "gpt2_"}
+ROUNDS = {128: 11, 512: 7}
+FEWEST = 5
+LONGEST = {"bertviz": 128}
+"""BertViz writes every weight as text: 1.5 GB of it at 1,024 tokens."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", choices=PREFIXES, default=list(PREFIXES))
+    parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 1024])
+    parser.add_argument("--rounds", type=int, help="turns of each contender at every length")
+    parser.add_argument("--contenders", nargs="+", choices=BUILDS, default=list(BUILDS))
+
+
+def measure(args: Namespace) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in args.models:
+        builds = {who: (BUILDS[who], name) for who in {"sdpa": 0, **dict.fromkeys(args.contenders)}}
+        with ExitStack() as stack:
+            there, absent = started(stack, builds)
+            found |= {f"{PREFIXES[name]}{who}_absent": why for who, why in absent.items()}
+            for tokens in _within(args.tokens, name):
+                able = {w: c for w, c in there.items() if tokens <= LONGEST.get(w, tokens)}
+                rounds = args.rounds or ROUNDS.get(tokens, FEWEST)
+                found |= rows(tallies(able, tokens, rounds), PREFIXES[name], tokens)
+    return found
+
+
+def _within(lengths: Iterable[int], name: str) -> list[int]:
+    limit = geometries.positions(name)
+    return sorted(tokens for tokens in lengths if tokens <= limit)
+
+
+def rows(found: dict[str, Tally], prefix: str, tokens: int) -> dict[str, object]:
+    """Medians, ratios of turns of the same round, and memory, as flat keys."""
+    sdpa, ours = found["sdpa"], found.get("capture")
+    flat: dict[str, object] = {}
+    for who, tally in found.items():
+        flat[f"{prefix}{who}_s_T{tokens}"] = tally.seconds
+        flat[f"{prefix}{EXTRA.get(who, f'{who}_extra_mib')}_T{tokens}"] = tally.extra_mib
+        if who in OVER_SDPA:
+            flat[f"{prefix}{OVER_SDPA[who]}ratio_to_sdpa_T{tokens}"] = tally.over(sdpa)
+            cpu = tally.over(sdpa, "processor")
+            flat[f"{prefix}{OVER_SDPA[who]}cpu_ratio_to_sdpa_T{tokens}"] = cpu
+        elif who != "sdpa" and ours:
+            flat[f"{prefix}speedup_over_{who}_T{tokens}"] = tally.over(ours)
+    flat[f"{prefix}rounds_T{tokens}"] = len(sdpa.turns)
+    return flat
+
+
+EXTRA = {"capture": "extra_mib"}
+OVER_SDPA = {"capture": "", "trace": "trace_"}
+
+
+def _loaded(name: str) -> LoadedModel:
+    return small_geometry() if name == geometries.SMALL else ap.load(name, device="cpu")
+
+
+def sdpa(name: str) -> Run:
+    return geometries.forward(geometries.model(name, "sdpa"))
+
+
+def with_statistics(name: str) -> Run:
+    return watched(geometries.model(name, capture.IMPLEMENTATION))
+
+
+def watched(model: PreTrainedModel) -> Run:
+    """A forward pass that leaves every layer's row statistics."""
+    run = geometries.forward(model)
+
+    def captured(tokens: int) -> list[RowStatistics]:
+        found: list[RowStatistics] = []
+        with capture.watching(lambda call: _context(call, found)):
+            run(tokens)
+        return found
+
+    return captured
+
+
+def _context(call: AttentionCall, found: list[RowStatistics]) -> Tensor:
+    context, rows = attention_rows(
+        call.query, call.key, call.value, scale=call.scale, valid=call.valid, causal=call.causal
+    )
+    found.append(rows)
+    return context
+
+
+def whole_trace(name: str) -> Run:
+    loaded = _loaded(name)
+    return lambda tokens: ap.head_table(ap.trace(loaded, _tokens(tokens)))
+
+
+def _tokens(tokens: int) -> Tokens:
+    ids = tuple(geometries.random_ids(tokens)[0].tolist())
+    nothing = ("",) * tokens
+    return Tokens(
+        "random ids", ids, nothing, nothing, (False,) * tokens, tuple(range(tokens)), tokens
+    )
+
+
+def eager(name: str) -> Run:
+    run = geometries.forward(geometries.model(name, "eager"), output_attentions=True)
+    return lambda tokens: [textbook(weights) for weights in run(tokens).attentions]
+
+
+def textbook(weights: Tensor) -> dict[str, Tensor]:
+    """The statistics of weights [batch head query key] as formulae say them, whole at once."""
+    squares = weights.square().sum(-1)
+    peak, place = weights.max(-1)
+    return {
+        "entropy": torch.special.entr(weights).sum(-1),
+        "peak": peak,
+        "peak_key": place,
+        "jacobian_frobenius": (squares - 2 * weights.pow(3).sum(-1) + squares**2).sqrt(),
+        "jacobian_max": peak * (1 - peak),
+        "jacobian_trace": 1 - squares,
+    }
+
+
+def transformer_lens(name: str) -> Run:
+    if name == geometries.BERT:
+        raise Absent("TransformerLens takes no BERT encoder without a head")
+    bridge = _library("transformer_lens.model_bridge").TransformerBridge.boot_transformers(
+        "gpt2", hf_model=geometries.model(name, "eager"), tokenizer=_loaded(name).reader.tokenizer
+    )
+    wanted = ("hook_attn_scores", "hook_pattern")
+
+    def run(tokens: int) -> list:
+        _, cache = bridge.run_with_cache(
+            geometries.random_ids(tokens), names_filter=lambda hook: hook.endswith(wanted)
+        )
+        return [
+            textbook(found) if hook.endswith("pattern") else _of_scores(found)
+            for hook, found in cache.items()
+        ]
+
+    return run
+
+
+def _of_scores(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over the keys that a row sees; the others are hugely negative."""
+    seen = scores > torch.finfo(scores.dtype).min / 2
+    count = seen.sum(-1)
+    mean = torch.where(seen, scores, 0.0).sum(-1) / count
+    apart = torch.where(seen, scores - mean[..., None], 0.0)
+    return mean, (apart.square().sum(-1) / count).sqrt()
+
+
+def bertviz(name: str) -> Run:
+    head_view = _library("bertviz").head_view
+    run = geometries.forward(geometries.model(name, "eager"), output_attentions=True)
+
+    def data(tokens: int) -> object:
+        return head_view(run(tokens).attentions, ["token"] * tokens, html_action="return")
+
+    return data
+
+
+def _library(name: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise Absent(f"{name.partition('.')[0]} is not installed") from None
+
+
+BUILDS: dict[str, Callable[[str], Run]] = {
+    "sdpa": sdpa,
+    "capture": with_statistics,
+    "trace": whole_trace,
+    "eager": eager,
+    "transformer_lens": transformer_lens,
+    "bertviz": bertviz,
+}
