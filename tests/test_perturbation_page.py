@@ -11,6 +11,7 @@ from attnprobe.metrics import Quantity
 
 PAGE = Path(__file__).parents[1] / "pages" / "6_Perturbation.py"
 PANELS = ("Permutation and replacement", "Adversary", "Agreement", "Erasure", "The reply")
+CHOICE = "perturbation:widget"
 
 
 def opened(model, panel, text="the cat sat on the mat", **state):
@@ -43,6 +44,16 @@ def test_every_experiment_opens_with_its_cost_and_without_an_error(models, panel
     assert not app.error
     if panel != "The reply":
         assert "runs of a text" in written(app)
+
+
+def test_a_click_opens_another_experiment_and_the_link_follows(models):
+    app = opened(models["bert"], PANELS[0])
+    for panel in (PANELS[3], PANELS[1]):
+        experiment = next(each for each in app.get("button_group") if each.key == CHOICE)
+        app = experiment.set_value(panel).run()
+        assert not app.exception
+        assert app.query_params["perturbation"] == panel
+        assert app.button(key=f"{panel.lower()}:start")
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])

@@ -90,9 +90,16 @@ def choice(
             label, options, key=key, default=default or options[0], required=True,
             persist_state="session", **look,
         )  # fmt: skip
-    now = st.session_state[CHOSEN]
+    now, widget = st.session_state[CHOSEN], f"{key}:widget"
+
+    def take() -> None:
+        now[key] = st.session_state[widget]
+
     word = now.get(key, default)
-    st.session_state[f"{key}:widget"] = word if word in options else options[0]
-    now[key] = st.segmented_control(label, options, key=f"{key}:widget", required=True, **look)
+    # Before the widget is drawn, for a link to lead; a click has been taken by then.
+    st.session_state[widget] = word if word in options else options[0]
+    now[key] = st.segmented_control(
+        label, options, key=widget, required=True, on_change=take, **look
+    )
     write()
     return now[key]
