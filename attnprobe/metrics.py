@@ -19,6 +19,7 @@ class Quantity:
     `kind` says whether zero is the lower end (sequential) or the middle (diverging). `domain` holds
     limits that follow from the definition; None where the data decide. `scale` is that of its axis
     or colour bar: "sqrt" keeps the small weights of long texts apart, "log" spans decades.
+    `ticks` are where its axis has its numbers; without them the drawing chooses.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Quantity:
     definition: str = ""
     format: str = ".3g"
     scale: Scale = "linear"
+    ticks: tuple[Number, ...] = ()
 
     @property
     def title(self) -> str:

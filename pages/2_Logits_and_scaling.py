@@ -3,7 +3,7 @@
 import streamlit as st
 
 from attnprobe import ui
-from attnprobe.ui import rescaling, scaling
+from attnprobe.ui import pairs, rescaling, scaling, what_if
 
 SECTIONS = {
     "spread": "Spread",
@@ -20,16 +20,14 @@ with ui.page("Logits and scaling", question="What does √d_k do in this head?")
     )  # fmt: skip
     clicked = None
     if section == "spread":
-        scaling.spread(view, trace)
-        clicked = scaling.causes(view, trace)
+        clicked = scaling.spread(view, trace)
+        clicked = scaling.causes(view, trace) or clicked
     elif section == "captured":
-        scaling.what_if(view, trace)
+        what_if.what_if(view, trace)
     elif section == "model":
-        rescaling.in_the_model(view)
+        clicked = rescaling.in_the_model(view)
     else:
-        with st.container(horizontal=True):
-            clicked = scaling.symmetry(view, trace)
-            scaling.pair(view, trace)
+        clicked = pairs.pair(view, trace)
     with st.expander("The derivation"):
         st.markdown(
             "With independent components of mean 0 and variance 1, "

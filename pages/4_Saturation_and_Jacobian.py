@@ -3,7 +3,7 @@
 import streamlit as st
 
 from attnprobe import ui
-from attnprobe.ui import jacobian
+from attnprobe.ui import gradient, jacobian, sinks
 
 SECTIONS = {
     "heads": "All heads",
@@ -27,9 +27,9 @@ with ui.page("Saturation and Jacobian", question="Can a gradient pass through th
     elif section == "row":
         jacobian.one_row(view, trace)
     elif section == "gradient":
-        clicked = jacobian.real_gradient(view)
+        clicked = gradient.real_gradient(view)
     else:
-        clicked = jacobian.where_weight_goes(view, trace)
+        clicked = sinks.where_weight_goes(view, trace)
     with st.expander("The derivation"):
         st.markdown(
             r"For $p=\mathrm{softmax}(s)$ the Jacobian is $J=\partial p/\partial s="

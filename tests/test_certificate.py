@@ -23,6 +23,7 @@ from attnprobe import capture, trace
 from attnprobe.errors import BadInput, CertificateFailed, Stopped
 from attnprobe.scratch.certificate import ATTENTION_STAGES, STAGES, certify, require, summary
 from attnprobe.scratch.faults import FAULTS
+from attnprobe.scratch.twin import TWINS
 
 TEXT = "the cat sat on a mat because it was tired."
 IN_LAYER = STAGES[1:10]
@@ -120,6 +121,13 @@ def test_one_token_of_content_and_a_full_text_are_green(kind, tiny_model):
     loaded = tiny_model(kind)
     assert red(certify(loaded, "m")) == []
     assert red(certify(loaded, "cat " * 15)) == []
+
+
+def test_no_error_at_all_has_no_minus_sign(tiny_model):
+    """A bare encoder's final output is its last layer's, entry for entry."""
+    error = certify(tiny_model("bert"), TEXT)["max_abs_error"].to_numpy()
+    assert (error == 0).any()
+    assert not np.signbit(error).any()
 
 
 def test_tokens_are_taken_as_they_are(tiny_model):
@@ -220,6 +228,20 @@ def test_a_wrong_epsilon_leaves_berts_attention_green_and_its_layers_red(tiny_mo
 def test_a_missing_mask_makes_no_difference_where_there_is_none(tiny_model):
     loaded = tiny_model("bert")
     pd.testing.assert_frame_equal(certify(loaded, TEXT, faults=["no_mask"]), certify(loaded, TEXT))
+
+
+@pytest.mark.parametrize(("kind", "idle"), [("bert", {"no_mask"}), ("gpt2", set())])
+def test_a_fault_that_has_nothing_to_get_wrong_says_so(kind, idle, tiny_model):
+    loaded = tiny_model(kind)
+    settings = TWINS[kind].settings(loaded.config)
+    assert {name for name, fault in FAULTS.items() if fault.idle(settings)} == idle
+
+
+def test_one_head_and_a_scale_of_one_leave_nothing_to_get_wrong(tiny_model):
+    settings = TWINS["bert"].settings(tiny_model("bert").config)
+    bare = replace(settings, n_heads=1, scales=(1.0, 1.0))
+    assert "one head" in FAULTS["head_layout"].idle(bare)
+    assert "no scale" in FAULTS["no_scale"].idle(bare)
 
 
 def test_two_faults_are_both_seen(tiny_model):

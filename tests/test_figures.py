@@ -22,6 +22,7 @@ from attnprobe.export.converter import VL_VERSION
 from attnprobe.figures.colour import colour_scale
 from attnprobe.figures.labels import thinned
 from attnprobe.figures.matrix import CELL_LIMIT, MOST_PIXELS
+from attnprobe.figures.raster import pooled
 from attnprobe.metrics import METRICS, Quantity, quantity
 
 MODES = ("light", "dark")
@@ -258,6 +259,18 @@ def test_pooling_keeps_every_maximum_and_invents_none(rows, columns, most, seed)
         block = values[i * high : (i + 1) * high, j * wide : (j + 1) * wide]
         seen = block[np.isfinite(block)]
         assert pooled[i, j] == seen.max() if seen.size else np.isnan(pooled[i, j])
+
+
+@given(st.integers(1, 30), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_pooling_signed_values_keeps_the_largest_magnitude_with_its_sign(side, most, seed):
+    values = np.random.default_rng(seed).normal(size=(side, side))
+    values[values > 1] = np.nan
+    drawn = pooled(values, most, "diverging")
+    high = -(-side // most)
+    for i, j in np.ndindex(drawn.shape):
+        block = values[i * high : (i + 1) * high, j * high : (j + 1) * high]
+        seen = block[np.isfinite(block)]
+        assert drawn[i, j] == seen[np.abs(seen).argmax()] if seen.size else np.isnan(drawn[i, j])
 
 
 def test_colours_of_the_raster_are_those_of_the_colour_bar():

@@ -1,5 +1,6 @@
 """Gradients through the softmax: finite differences, the chain rule, bounds; sinks by hand."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import attnprobe as ap
 from attnprobe import memory
 from attnprobe.analyses import gradient, sinks
 from attnprobe.capture import AttentionCall
+from attnprobe.data import LabelledText
 from attnprobe.errors import BadInput, TooLarge
 from attnprobe.readout import classes, next_token
 
@@ -20,7 +22,8 @@ TEXTS = ["the cat sat on a mat", "a dog ran"]
 def setting(request, tiny_model):
     loaded = tiny_model(request.param, "float64")
     readout = next_token(loaded) if loaded.causal else classes(loaded)
-    return loaded, readout, readout.prepare(TEXTS)
+    label = None if loaded.causal else "1"
+    return loaded, readout, readout.prepare([LabelledText(text, label) for text in TEXTS])
 
 
 def loss_with(readout, examples, kind, layer, head, shift, *, before_softmax):
@@ -116,6 +119,12 @@ def test_a_head_s_figures_are_root_sums_of_squares_of_its_rows(setting):
     assert heads.loc[(1, 2), "ratio"] == pytest.approx(
         np.linalg.norm(mine.on_logits) / np.linalg.norm(mine.on_weights)
     )
+    for column, source in (
+        ("row_on_weights", "on_weights"),
+        ("row_on_logits", "on_logits"),
+        ("jacobian_spectral", "jacobian_spectral"),
+    ):
+        assert heads.loc[(1, 2), column] == pytest.approx(math.fsum(mine[source]) / len(mine))
     assert not heads.starved.all()
 
 
@@ -139,6 +148,17 @@ def test_a_gradient_that_would_not_fit_is_refused(setting, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda device: 10)
     with pytest.raises(TooLarge, match="choose a shorter text"):
         gradient.gradients(readout, examples)
+
+
+def test_a_loss_without_its_target_and_an_unknown_loss_are_one_sentence(tiny_model):
+    readout = classes(tiny_model("bert-classifier", "float64"))
+    unlabelled = readout.prepare(TEXTS)
+    with pytest.raises(BadInput, match="has none"):
+        gradient.gradients(readout, unlabelled, "target")
+    with pytest.raises(BadInput, match="choose 'target' or 'top answer'"):
+        gradient.gradients(readout, unlabelled, "typo")
+    auto, chosen = (gradient.gradients(readout, unlabelled, loss) for loss in (None, "top answer"))
+    assert auto.loss == chosen.loss
 
 
 def test_nothing_is_left_on_the_model(setting):

@@ -75,6 +75,17 @@ def test_one_row_s_jacobian_is_autograd_s(trace):
     torch.testing.assert_close(saturation.jacobian(trace, 1, 0, 5), expected)
 
 
+def test_the_frame_of_a_row_s_jacobian_names_keys_by_their_places(trace):
+    frame = saturation.jacobian_frame(trace, 0, 1, 3).set_index(["key_i", "key_j"])
+    p = trace.weights(0, 1)[3].double()
+    keys = trace.valid()[3].nonzero()[:, 0].tolist()
+    assert sorted(frame.index) == [(i, j) for i in keys for j in keys]
+    i, j = keys[0], keys[-1]
+    assert frame.loc[(i, j), "entry"] == pytest.approx((-p[i] * p[j]).item())
+    assert frame.loc[(j, j), "entry"] == pytest.approx((p[j] * (1 - p[j])).item())
+    assert frame.loc[(i, j), "key_j_token"] == trace.tokens.display[j]
+
+
 def test_unknown_norms_and_rows_outside_the_text_are_one_sentence(trace):
     with pytest.raises(BadInput, match="choose one of"):
         saturation.bounds("nuclear")

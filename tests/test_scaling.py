@@ -217,7 +217,39 @@ def test_entropies_after_are_those_of_an_edited_trace(tiny_model):
     assert frame.loc[(0, 1), "after"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan")])
-def test_a_factor_that_is_not_positive_is_one_sentence(tiny_model, factor):
-    with pytest.raises(BadInput, match="must be above 0"):
-        rescaling.factors_for(tiny_model("bert"), factor, None, None)
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_factor_that_is_not_positive_and_finite_is_one_sentence(tiny_model, factor):
+    loaded = tiny_model("bert")
+    trace = ap.trace(loaded, TEXT)
+    for call in (
+        lambda: rescaling.factors_for(loaded, factor, None, None),
+        lambda: scaling.what_if(trace, 0, 0, [factor]),
+        lambda: scaling.what_if_rows(trace, 0, 0, factor),
+    ):
+        with pytest.raises(BadInput, match="must be above 0 and finite"):
+            call()
+
+
+def test_the_factors_hold_the_one_that_undoes_the_scale(run):
+    """d_head is 7 or so here: √7 is no power of two, and no factor twice."""
+    _, trace = run
+    factors = scaling.factors_of(trace, 1)
+    undone = min(factors, key=lambda factor: abs(factor - trace.d_head**0.5))
+    assert undone == pytest.approx(trace.d_head**0.5, rel=1e-3)
+    assert list(factors) == sorted(set(factors))
+    assert {0.125, 1.0, 32.0} < set(factors)
+    raw = trace.raw_logits(1, 0).masked_fill(~trace.valid(), -torch.inf).softmax(-1)
+    counted = trace.counted[1, 0]
+    curve = scaling.what_if(trace, 1, 0).set_index("factor")
+    assert curve.loc[undone, "peak"] == pytest.approx(raw.amax(-1)[counted].mean().item(), rel=1e-3)
+
+
+def test_a_layer_s_histogram_holds_the_cells_of_all_its_heads(run):
+    _, trace = run
+    frame = scaling.histogram(trace, 1, bins=7)
+    cells = np.concatenate([valid_logits(trace, 1, head) for head in range(trace.n_heads)])
+    raw = frame[frame.kind == "raw logits"]
+    counts = raw.density * (raw.right - raw.left) * len(cells)
+    expected, _ = np.histogram(cells, bins=np.append(raw.left, raw.right.iloc[-1]))
+    np.testing.assert_allclose(counts, expected, rtol=1e-9)
+    assert expected.sum() == len(cells)

@@ -8,7 +8,14 @@ import torch
 import attnprobe as ap
 from attnprobe.figures import stage_frame, stage_map
 from attnprobe.scratch.certificate import certify
-from attnprobe.scratch.head import difference, head_steps, properties, slack
+from attnprobe.scratch.head import (
+    difference,
+    difference_frame,
+    head_steps,
+    properties,
+    slack,
+    step_frame,
+)
 
 TEXT = "the cat sat on the mat because it was tired"
 
@@ -39,6 +46,21 @@ def test_the_heads_outputs_add_up_to_the_projection_without_its_bias(setting):
     torch.testing.assert_close(parts, whole)
 
 
+def test_the_frames_of_a_head_are_its_tensors(setting):
+    loaded, trace = setting
+    steps = head_steps(loaded, trace.tokens, 1, 2, ["double_softmax"])
+    frame = difference_frame(trace, steps, 1, 2).set_index(["query", "key"])
+    assert frame.loc[(5, 3), "twin"] == steps.weights[5, 3].item()
+    assert frame.loc[(5, 3), "difference"] == pytest.approx(
+        (steps.weights[5, 3] - trace.weights(1, 2)[5, 3]).item()
+    )
+    assert frame.loc[(5, 3), "query_token"] == trace.tokens.display[5]
+    values = step_frame(steps, "value").set_index(["position", "component"]).entry
+    assert values[4, 1] == steps.value[4, 1].item()
+    masked = step_frame(steps, "masked_logits")
+    assert masked.entry.isna().sum() == int((~trace.valid()).sum())
+
+
 def test_without_the_scale_the_weights_are_softmax_of_raw_logits(setting):
     loaded, trace = setting
     steps = head_steps(loaded, trace.tokens, 1, 2, ["no_scale"])
@@ -61,6 +83,15 @@ def test_the_properties_notice_a_context_that_is_no_average(setting):
     values = trace.values[1, 2]
     beyond = replace(trace, contexts=torch.full_like(trace.contexts, values.max().item() + 1))
     assert not properties(beyond, 1, 2).set_index("property").holds["convex combination"]
+
+
+def test_the_permutation_notices_a_head_that_knows_its_places(setting):
+    """A context that has its query's place added is not the permuted one any more."""
+    _, trace = setting
+    places = torch.arange(len(trace.tokens), dtype=torch.float64)[:, None] * 1e-6
+    wrong = replace(trace, contexts=trace.contexts + places)
+    assert properties(trace, 1, 2).set_index("property").holds["permutation"]
+    assert not properties(wrong, 1, 2).set_index("property").holds["permutation"]
 
 
 def test_slack_is_one_for_a_row_that_copies_a_value_and_below_for_others(setting):

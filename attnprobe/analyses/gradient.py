@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnprobe import capture, memory
 from attnprobe.capture import AttentionCall
+from attnprobe.errors import BadInput
 from attnprobe.readout import Examples, ReadOut, score
 from attnprobe.softmax_stats import RowStatistics, statistics_of
 
@@ -35,13 +36,14 @@ class Gradients:
     counted: Tensor
 
 
-def gradients(readout: ReadOut, examples: Examples, loss: str = "target") -> Gradients:
+def gradients(readout: ReadOut, examples: Examples, loss: str | None = None) -> Gradients:
     """∂L/∂A and ∂L/∂S (S: scaled logits) of every head, from one forward and one backward pass.
 
-    L is the mean over texts of each text's mean loss over its spots. Holds every head's matrices
+    L is the mean over texts of each text's mean loss over its spots; without a choice, that of the
+    targets where there are any, else of the likeliest answers. Holds every head's matrices
     at once: refuses what would not fit into memory.
     """
-    loaded = readout.loaded
+    loaded, loss = readout.loaded, _chosen(examples, loss)
     texts, length = examples.batch.ids.shape
     needed = 8 * loaded.n_layers * loaded.n_heads * texts * length**2 * 4
     memory.require(
@@ -59,6 +61,19 @@ def gradients(readout: ReadOut, examples: Examples, loss: str = "target") -> Gra
     real = examples.batch.mask[:, None, :]
     counted = torch.stack([(rows.keys >= 2) & real for rows in statistics])
     return Gradients(value.item(), tuple(found[::2]), tuple(found[1::2]), statistics, counted)
+
+
+def _chosen(examples: Examples, loss: str | None) -> str:
+    if loss is None:
+        return LOSSES[0] if examples.target is not None else LOSSES[1]
+    if loss not in LOSSES:
+        raise BadInput(f"loss {loss!r} is not known; choose {' or '.join(map(repr, LOSSES))}")
+    if loss == "target" and examples.target is None:
+        raise BadInput(
+            "the loss of the target was asked for and this read-out of this text has none; "
+            "choose 'top answer', or name the answer"
+        )
+    return loss
 
 
 def _tap(taps: list[tuple[Tensor, Tensor, RowStatistics]]):
@@ -88,7 +103,7 @@ def _seen(call: AttentionCall) -> Tensor:
 
 
 def _loss(readout: ReadOut, examples: Examples, logs: Tensor, kind: str) -> Tensor:
-    if kind == "target" and examples.target is not None:
+    if kind == "target":
         return score(readout, logs, examples).loss.mean()
     return -logs.max(-1).values.mean()
 
@@ -124,10 +139,12 @@ def rows(gradients: Gradients) -> pd.DataFrame:
 
 
 def heads(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per head: root sums of squares of both gradients over rows, their ratio, mean ‖J‖_F.
+    """Per head: both gradients over its rows, their ratio, and mean norms of J.
 
-    Columns: layer, head, on_weights, on_logits, ratio, jacobian_frobenius, rows, starved (ratio
-    below `STARVED`, or no gradient on the logits at all).
+    Columns: layer, head, on_weights and on_logits (root sums of squares over rows, so norms over
+    the whole matrix), ratio of these two, row_on_weights and row_on_logits (means of the rows'
+    norms), jacobian_frobenius, jacobian_spectral, rows, starved (ratio below `STARVED`, or no
+    gradient on the logits at all).
     """
     grouped = rows.assign(a2=rows["on_weights"] ** 2, s2=rows["on_logits"] ** 2).groupby(
         ["layer", "head"]
@@ -135,7 +152,10 @@ def heads(rows: pd.DataFrame) -> pd.DataFrame:
     frame = grouped.agg(
         on_weights=("a2", "sum"),
         on_logits=("s2", "sum"),
+        row_on_weights=("on_weights", "mean"),
+        row_on_logits=("on_logits", "mean"),
         jacobian_frobenius=("jacobian_frobenius", "mean"),
+        jacobian_spectral=("jacobian_spectral", "mean"),
         rows=("query", "size"),
     ).reset_index()
     frame["on_weights"] **= 0.5

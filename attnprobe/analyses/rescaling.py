@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnprobe import capture
+from attnprobe.analyses.scaling import require_factor
 from attnprobe.capture import AttentionCall, Watcher
-from attnprobe.errors import BadInput
 from attnprobe.loaded import LoadedModel
 from attnprobe.readout import Examples, ReadOut, divergence, score
 from attnprobe.softmax_stats import row_statistics
@@ -29,8 +29,7 @@ def factors_for(
     loaded: LoadedModel, factor: float, layer: int | None, head: int | None
 ) -> Float[Tensor, "layer head"]:
     """A table of factors: one head, one layer (`head` None) or all layers (both None)."""
-    if not factor > 0:
-        raise BadInput(f"the factor on the scale is {factor:g} and must be above 0")
+    require_factor(factor)
     factors = torch.ones(loaded.n_layers, loaded.n_heads)
     rows = slice(None) if layer is None else layer
     factors[rows, slice(None) if head is None else head] = factor

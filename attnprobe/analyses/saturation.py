@@ -61,3 +61,20 @@ def jacobian(trace: Trace, layer: int, head: int, query: int) -> Float[Tensor, "
     seen = trace.valid()[query]
     p = trace.weights(layer, head)[query][seen].double()
     return torch.diag(p) - torch.outer(p, p)
+
+
+def jacobian_frame(trace: Trace, layer: int, head: int, query: int) -> pd.DataFrame:
+    """`jacobian` with a line for each entry: key_i, key_j, their tokens, and entry ∂p_i/∂s_j."""
+    matrix = jacobian(trace, layer, head, query).cpu().numpy()
+    keys = trace.valid()[query].nonzero()[:, 0].cpu().numpy()
+    tokens = np.array(trace.tokens.display, dtype=object)
+    i, j = (keys[index.ravel()] for index in np.indices(matrix.shape))
+    return pd.DataFrame(
+        {
+            "key_i": i,
+            "key_j": j,
+            "key_i_token": tokens[i],
+            "key_j_token": tokens[j],
+            "entry": matrix.ravel(),
+        }
+    )

@@ -5,6 +5,7 @@ Under the textbook assumption (independent components with mean 0 and variance 1
 vanish, and correlated components; `causes` says how much each adds.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,13 +35,18 @@ def cells(trace: Trace, layer: int, head: int) -> Float[Tensor, " cell"]:
     return trace.raw_logits(layer, head)[trace.valid()]
 
 
-def histogram(trace: Trace, layer: int, head: int | None = None, bins: int = 60) -> pd.DataFrame:
-    """How the logits of a head (or of a whole layer) are spread: counts of valid cells per bin.
+def histogram(
+    trace: Trace, layer: int, head: int | None = None, bins: int | None = None
+) -> pd.DataFrame:
+    """How the logits of a head (or of a whole layer) are spread: density of valid cells per bin.
 
-    Columns: kind (raw logits, scaled logits), left, right, centre, density (per unit of logit).
+    The square root of the number of cells is how many bins there are, at least 8 and at most 60,
+    unless given. Columns: kind (raw logits, scaled logits), left, right, centre, density (per unit
+    of logit).
     """
     chosen = range(trace.n_heads) if head is None else [head]
     raw = torch.cat([cells(trace, layer, h) for h in chosen]).double().cpu().numpy()
+    bins = bins or min(60, max(8, math.isqrt(len(raw))))
     frames = []
     for kind, factor in (("raw logits", 1.0), ("scaled logits", trace.scales[layer])):
         density, edges = np.histogram(raw * factor, bins=bins, density=True)
@@ -57,24 +63,15 @@ def spread(trace: Trace) -> pd.DataFrame:
     """
     rows = []
     for layer, head in heads(trace):
-        raw = cells(trace, layer, head).double().cpu()
+        raw = cells(trace, layer, head).cpu().numpy()
+        quantiles = np.quantile(raw, QUANTILES, overwrite_input=True)
+        moments = [raw.mean(dtype=np.float64), raw.std(dtype=np.float64)]
         for kind, factor in (("raw logits", 1.0), ("scaled logits", trace.scales[layer])):
-            values = raw * factor
-            quantiles = torch.quantile(_thinned(values), torch.tensor(QUANTILES).double())
-            named = {
-                f"q{round(100 * q)}": v for q, v in zip(QUANTILES, quantiles.tolist(), strict=True)
-            }
-            moments = {"mean": values.mean().item(), "std": values.std(correction=0).item()}
-            rows.append({"layer": layer, "head": head, "kind": kind, **named, **moments})
-    return pd.DataFrame(rows).assign(sqrt_d_head=trace.d_head**0.5)
-
-
-def _thinned(values: Tensor, most: int = 2**20) -> Tensor:
-    """Every n-th value, so that `torch.quantile` takes it; the extremes stay."""
-    if len(values) <= most:
-        return values
-    step = -(-len(values) // most)
-    return torch.cat([values[::step], values.min()[None], values.max()[None]])
+            numbers = (*(quantiles * factor), *(factor * moment for moment in moments))
+            rows.append((layer, head, kind, *numbers))
+    named = [f"q{round(100 * q)}" for q in QUANTILES]
+    frame = pd.DataFrame(rows, columns=["layer", "head", "kind", *named, "mean", "std"])
+    return frame.assign(sqrt_d_head=trace.d_head**0.5)
 
 
 def causes(trace: Trace) -> pd.DataFrame:
@@ -137,17 +134,29 @@ def directedness(logits: Float[Tensor, "query key"]) -> float:
     return ((logits - logits.T).norm() / whole).item() if whole > 0 else float("nan")
 
 
+def factors_of(trace: Trace, layer: int) -> tuple[float, ...]:
+    """The multipliers of a curve, among them the one that undoes the layer's own scale.
+
+    1/scale, which is √d_k where the scale is 1/√d_k, belongs to logits that were not divided.
+    """
+    undone = 1 / trace.scales[layer]
+    near = any(math.isclose(undone, factor, rel_tol=1e-3) for factor in FACTORS)
+    inside = FACTORS[0] < undone < FACTORS[-1]
+    return tuple(sorted({*FACTORS, undone})) if inside and not near else FACTORS
+
+
 def what_if(
-    trace: Trace, layer: int, head: int, factors: Sequence[float] = FACTORS
+    trace: Trace, layer: int, head: int, factors: Sequence[float] | None = None
 ) -> pd.DataFrame:
     """The head's rows if its scale were multiplied by each factor: means over counted rows.
 
     Columns: factor, scale, peak, entropy, jacobian_frobenius, jacobian_max, saturated (share of
-    rows with peak ≥ 0.9). No forward pass: the captured logits are rescaled.
+    rows with peak ≥ 0.9). No forward pass: the captured logits are rescaled. Factors are those of
+    `factors_of` unless given.
     """
     logits = trace.scaled_logits(layer, head)
     rows = []
-    for factor in factors:
+    for factor in factors_of(trace, layer) if factors is None else factors:
         statistics = rescaled(trace, logits, factor)
         counted = statistics.keys >= 2
         means = {name: getattr(statistics, name)[counted].mean().item() for name in _SHOWN}
@@ -161,8 +170,15 @@ def rescaled(
     trace: Trace, scaled_logits: Float[Tensor, "query key"], factor: float
 ) -> RowStatistics:
     """Row statistics of one head with its scaled logits multiplied by a factor."""
+    require_factor(factor)
     dtype = scaled_logits.dtype
     return statistics_of(scaled_logits * factor, trace.valid(), dtype=dtype, spectral=False)
+
+
+def require_factor(factor: float) -> None:
+    """A scale of 0 or below has no meaning here, and at infinity the softmax has no value."""
+    if not 0 < factor < math.inf:
+        raise BadInput(f"the factor on the scale is {factor:g} and must be above 0 and finite")
 
 
 def what_if_rows(trace: Trace, layer: int, head: int, factor: float) -> pd.DataFrame:

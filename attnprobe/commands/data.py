@@ -18,6 +18,10 @@ def add_data(parser: ArgumentParser) -> None:
         help="topics or prose (bundled), or a .txt, .csv or .jsonl file (default: topics)",
     )
     parser.add_argument("--limit", type=int, help="take that many texts, evenly over the classes")
+    add_readout(parser)
+
+
+def add_readout(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--readout",
         choices=["auto", *_READOUTS],
@@ -59,6 +63,17 @@ def readout_of(args: Namespace, loaded: LoadedModel, texts: TextSet) -> ReadOut:
     if loaded.head_kind in ("bare encoder", "token classification"):
         return _label_sentences(args, loaded, texts)
     return readout.default(loaded, texts)
+
+
+def of_one_text(args: Namespace, loaded: LoadedModel) -> ReadOut:
+    """The read-out of a command about one text; label sentences are the bundled ones or given."""
+    texts = data.bundled("topics")
+    if args.sentence:
+        texts = replace(texts, sentences=_sentences(args.sentence))
+    if args.readout not in ("auto", "next-token", "last-token") or loaded.head_kind != "causal LM":
+        return readout_of(args, loaded, texts)
+    where = "last" if args.readout == "last-token" else "all"
+    return readout.next_token(loaded, where=where, begin=args.begin)
 
 
 def _label_sentences(args: Namespace, loaded: LoadedModel, texts: TextSet) -> ReadOut:

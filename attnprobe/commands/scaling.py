@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from attnprobe import readout
 from attnprobe.analyses import rescaling, scaling
-from attnprobe.commands import inputs
-from attnprobe.data import bundled
-from attnprobe.trace import trace
+from attnprobe.commands import data, inputs
+from attnprobe.errors import BadInput
+from attnprobe.loaded import LoadedModel
+from attnprobe.text import Tokens
+from attnprobe.trace import Trace, trace
 
 NAME = "scaling"
 HELP = "spread of every head's logits, where it comes from, and what other scales would do"
@@ -20,13 +21,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     inputs.add_text(parser)
     inputs.add_head(parser)
     parser.add_argument(
+        "--factor", type=float, help="this factor on the scale in detail: row by row, in the model"
+    )
+    parser.add_argument(
+        "--pair", nargs=2, type=int, metavar=("QUERY", "KEY"), help="split this logit of the head"
+    )
+    parser.add_argument(
         "--in-model",
         action="store_true",
         help="also sweep factors inside the running model: the head, its --layer, or all layers",
     )
+    data.add_readout(parser)
 
 
 def run(args: Namespace) -> Mapping[str, pd.DataFrame]:
+    """`spread`, `causes`, `asymmetry`; of a layer or head `histogram`; of a head `what_if`."""
     loaded = inputs.model_of(args)
     tokens = inputs.tokens_of(args, loaded)
     layer, head = inputs.head_of(args, loaded)
@@ -36,9 +45,39 @@ def run(args: Namespace) -> Mapping[str, pd.DataFrame]:
         "causes": scaling.causes(traced),
         "asymmetry": scaling.asymmetry(traced),
     }
-    if layer is not None and head is not None:
-        frames["what_if"] = scaling.what_if(traced, layer, head)
+    if layer is not None:
+        frames["histogram"] = scaling.histogram(traced, layer, head)
+    if head is not None:
+        frames |= _of_head(args, loaded, traced, layer, head)
+    elif args.pair:
+        raise BadInput("--pair came without a head; give --layer and --head")
     if args.in_model:
-        read = readout.default(loaded, bundled("topics"))
-        frames["in_model"] = rescaling.sweep(read, read.prepare([tokens.text]), layer, head)
+        frames |= _in_model(args, loaded, tokens, layer, head)
     return frames
+
+
+def _of_head(
+    args: Namespace, loaded: LoadedModel, traced: Trace, layer: int, head: int
+) -> dict[str, pd.DataFrame]:
+    frames = {"what_if": scaling.what_if(traced, layer, head)}
+    if args.factor is not None:
+        frames["what_if_rows"] = scaling.what_if_rows(traced, layer, head, args.factor)
+    if args.pair:
+        frames["summands"] = scaling.summands(loaded, traced, layer, head, *args.pair)
+    return frames
+
+
+def _in_model(
+    args: Namespace, loaded: LoadedModel, tokens: Tokens, layer: int | None, head: int | None
+) -> dict[str, pd.DataFrame]:
+    """The sweep, and for one factor its answers and every head's entropy."""
+    read = data.of_one_text(args, loaded)
+    examples = read.prepare([tokens.text])
+    if args.factor is None:
+        return {"in_model": rescaling.sweep(read, examples, layer, head)}
+    factors = rescaling.factors_for(loaded, args.factor, layer, head)
+    return {
+        "in_model": rescaling.sweep(read, examples, layer, head),
+        "in_model_answers": rescaling.top(read, examples, factors),
+        "in_model_heads": rescaling.heads_after(loaded, tokens, factors),
+    }

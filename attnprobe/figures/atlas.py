@@ -134,7 +134,7 @@ def _band(n: int) -> alt.Scale:
 
 def _index_axis(title: str, side: str) -> alt.Axis:
     return alt.Axis(
-        title=title, orient=side, labelAngle=0, ticks=False, domain=False, labelOverlap="greedy"
+        title=title, orient=side, labelAngle=0, ticks=False, domain=False, labelOverlap="parity"
     )
 
 

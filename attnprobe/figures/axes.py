@@ -11,12 +11,15 @@ from attnprobe.figures.values import column, native
 from attnprobe.metrics import Quantity
 
 
-def across(q: Quantity, *, other: str = "", zero: bool = False) -> alt.X:
+def across(q: Quantity, *, other: str = "", zero: bool = False, padding: int = 0) -> alt.X:
     """The horizontal axis of a quantity: its title with unit, its scale, its limits.
 
-    `other` is another column in the same unit, for example the end of an interval.
+    `other` is another column in the same unit, for example the end of an interval. `padding` keeps
+    that many px free on both sides, so that no dot is cut in half.
     """
     scale = number_scale(q, zero=zero)
+    if padding:
+        scale.padding, scale.nice = padding, False
     return alt.X(f"{other or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
 
 
@@ -44,7 +47,8 @@ def number_scale(q: Quantity, *, zero: bool = False) -> alt.Scale:
 
 def _ticks(q: Quantity) -> alt.Axis:
     form = "~g" if q.scale == "log" else "~r" if q.format != "d" else "d"
-    return alt.Axis(tickCount=5, format=form, labelOverlap="greedy", labelFlush=True)
+    where = {"values": list(q.ticks)} if q.ticks else {"tickCount": 5}
+    return alt.Axis(**where, format=form, labelOverlap="greedy", labelFlush=True)
 
 
 def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
@@ -55,8 +59,9 @@ def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
     names = list(dict.fromkeys(native(column(frame, by)).tolist()))
     colours, n = COLOURS[mode].categories, len(DASHES)
     legend = alt.Legend(
-        title=by.replace("_", " "), orient="bottom", columns=4, symbolType="stroke", symbolOpacity=1
-    )
+        title=by.replace("_", " "), orient="bottom", columns=4, symbolType="stroke",
+        symbolOpacity=1, symbolSize=500,
+    )  # fmt: skip
     hue = [colours[i % len(colours)] for i in range(len(names))]
     dash = [list(DASHES[(i + i // n) % n]) for i in range(len(names))]
     return {

@@ -21,6 +21,7 @@ def bars(
     by: str | None = None,
     ordered: bool = True,
     most: int = 30,
+    row: int = _ROW,
     mode: Mode = "light",
     width: int = 360,
 ) -> alt.LayerChart:
@@ -28,6 +29,7 @@ def bars(
 
     `ordered` puts the largest on top (by absolute value for signed quantities), else the rows keep
     their order. Only the first `most` are drawn; the caption has to say so when there are more.
+    `row` is the height of one in px.
     `interval` names the columns of a lower and an upper end. Negative bars have another colour;
     `by` names a column whose groups are coloured instead.
     """
@@ -59,7 +61,7 @@ def bars(
         whisker = base.mark_rule(color=c.text, strokeWidth=1.5)
         layers.append(whisker.encode(x=across(q, other=low, zero=True), x2=f"{high}:Q"))
     return themed(
-        alt.layer(*layers, width=width, height=max(1, len(labels)) * _ROW),
+        alt.layer(*layers, width=width, height=max(1, len(labels)) * row),
         mode,
         alt_text=f"Bars of {q.title} for {len(labels)} of {len(frame)} rows.",
         elastic=True,

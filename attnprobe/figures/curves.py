@@ -32,12 +32,13 @@ def curves(
     names = [by] if by else []
     data = inline(frame, [qx.name, qy.name, *names, *(band or ())])
     look = series(frame, by, mode) if by else {}
-    base = alt.Chart(data).encode(x=across(qx), **look)
+    padding = 6 if dots else 0
+    base = alt.Chart(data).encode(x=across(qx, padding=padding), **look)
     layers = [_band(base, qy, band)] if band else []
     line = base.mark_line(point=dots, clip=True)
     layers.append(line.encode(y=upward(qy), tooltip=tips([qx, qy], names)))
     if marked is not None:
-        layers += points_out(marked, qx, qy, mode)
+        layers += points_out(marked, qx, qy, mode, padding)
     return themed(
         alt.layer(*layers, width=width, height=height),
         mode,
@@ -52,15 +53,18 @@ def _band(base: alt.Chart, q: Quantity, band: tuple[str, str]) -> alt.Chart:
     return area.encode(y=upward(q, other=low), y2=f"{high}:Q")
 
 
-def points_out(frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode) -> list[alt.Chart]:
+def points_out(
+    frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode, padding: int = 0
+) -> list[alt.Chart]:
     """Ringed points with their labels beside them, to lay over a figure of x and y."""
     c = COLOURS[mode]
     named = [name for name in ("label",) if name in frame]
-    base = alt.Chart(inline(frame, [x.name, y.name, *named])).encode(x=across(x), y=upward(y))
+    data = inline(frame, [x.name, y.name, *named])
+    base = alt.Chart(data).encode(x=across(x, padding=padding), y=upward(y))
     ring = base.mark_point(size=90, fill=c.page, stroke=c.text, strokeWidth=2, opacity=1)
     marks = [ring.encode(tooltip=tips([x, y], named))]
     if named:
-        marks.append(
-            base.mark_text(align="left", dx=9, dy=-9, fontWeight=600).encode(text="label:N")
-        )
+        words = {"align": "left", "dx": 9, "dy": -9, "fontWeight": 600}
+        halo = base.mark_text(**words, color=c.page, stroke=c.page, strokeWidth=4, tooltip=None)
+        marks += [mark.encode(text="label:N") for mark in (halo, base.mark_text(**words))]
     return marks

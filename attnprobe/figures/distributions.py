@@ -42,24 +42,28 @@ def histogram(
     value: str | Quantity,
     *,
     by: str | None = None,
+    share: Quantity = _SHARE,
     mode: Mode = "light",
     width: int = 460,
     height: int = 220,
 ) -> alt.Chart:
-    """The frame of `bin_shares`: bars for one group, outlines laid over each other for several."""
+    """The frame of `bin_shares`: bars for one group, outlines laid over each other for several.
+
+    `share` is the column that the heights come from, for example a density in its place.
+    """
     q = quantity(value)
     shown = _closed(frame, q.name, by) if by else frame
     base = alt.Chart(
-        inline(shown, [q.name, "right", "share", *([by] if by else [])]),
+        inline(shown, [q.name, "right", share.name, *([by] if by else [])]),
         width=width,
         height=height,
-    ).encode(x=across(q), tooltip=tips([q, _SHARE], [by or ""]))
+    ).encode(x=across(q), tooltip=tips([q, share], [by or ""]))
     if by:
         line = base.mark_line(interpolate="step-after", strokeWidth=2)
-        chart = line.encode(y=upward(_SHARE), **series(frame, by, mode))
+        chart = line.encode(y=upward(share), **series(frame, by, mode))
     else:
         bars = base.mark_rect(fill=COLOURS[mode].accent, stroke=COLOURS[mode].page, strokeWidth=0.5)
-        chart = bars.encode(x2="right:Q", y=upward(_SHARE), y2=alt.datum(0))
+        chart = bars.encode(x2="right:Q", y=upward(share), y2=alt.datum(0))
     return themed(chart, mode, alt_text=f"Histogram of {q.title}.", elastic=True)
 
 

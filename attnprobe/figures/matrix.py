@@ -12,10 +12,13 @@ from attnprobe.figures.atlas import SELECTION
 from attnprobe.figures.colour import ColourScale, Limits, colour_scale
 from attnprobe.figures.labels import lookup, safe_labels, token_axis
 from attnprobe.figures.marks import bar_alone, colour_bar, hatching, outline, picture
-from attnprobe.figures.raster import cell_size, pool_max, stride
+from attnprobe.figures.raster import cell_size, pooled, stride
 from attnprobe.figures.theme import Mode, themed
 from attnprobe.figures.values import column, inline
-from attnprobe.metrics import Quantity, quantity
+from attnprobe.metrics import Kind, Quantity, quantity
+
+Titles = tuple[str, str]
+"""What the rows and what the columns are called."""
 
 CELL_LIMIT = 128 * 128
 MOST_PIXELS = 512
@@ -59,19 +62,21 @@ def token_map(
     limits: Limits | None = None,
     palette: str = "viridis",
     size: int = 520,
+    titles: Titles = ("query", "key"),
 ) -> alt.LayerChart:
     """The frame of `matrix_frame` as a heat map, queries downwards and keys to the right.
 
     Up to 128 × 128 cells are vector rectangles with tooltips, and a click selects one: selection
     "cell" with the fields query and key. More cells become one raster under vector axes; more than
-    512 a side are pooled by their maximum first (`pooling_note` is the sentence for the caption).
+    512 a side are pooled first, by their maximum or, where values are signed, by the largest
+    magnitude (`pooling_note` is the sentence for the caption).
     Cells that the query may not see are hatched. `row` marks a query. `size` is the longest side
-    in px; a raster has at least one pixel per drawn cell.
+    in px; a raster has at least one pixel per drawn cell. `titles` are of the two axes.
     """
     q = quantity(value)
     array, tokens = grid(frame, q.name)
     layers, side = map_layers(
-        array, tokens, q, mode, row=row, limits=limits, palette=palette, size=size
+        array, tokens, q, mode, row=row, limits=limits, palette=palette, size=size, titles=titles
     )
     return themed(
         alt.layer(*layers, width=side, height=side),
@@ -91,17 +96,18 @@ def map_layers(
     limits: Limits | None = None,
     palette: str = "viridis",
     size: int = 520,
+    titles: Titles = ("query", "key"),
 ) -> tuple[list[alt.Chart], int]:
     """The layers of a token map and its side in px, for `token_map` and what stands beside one."""
     scale = colour_scale(array, q, mode, palette=palette, limits=limits)
     vector = array.size <= CELL_LIMIT
-    drawn = array if vector else pool_max(array, MOST_PIXELS)
+    drawn = array if vector else pooled(array, MOST_PIXELS, q.kind)
     step = cell_size(len(drawn), size, largest=28)
     side = step * len(drawn)
     hidden = ~np.isfinite(drawn)
     draw = _cells if vector else _raster
     bar = colour_bar(scale, side, hatched=bool(hidden.any()))
-    layers = draw(drawn, tokens, scale, step, bar)
+    layers = draw(drawn, tokens, scale, step, bar, titles)
     layers += hatching(hidden, step, mode, "not visible to the query")
     if row is not None:
         high = step / stride(len(tokens), len(drawn))
@@ -125,14 +131,20 @@ def token_labels(frame: pd.DataFrame, axis: str) -> dict[int, str]:
     return dict(zip(once[axis].tolist(), column(once, f"{axis}_token"), strict=True))
 
 
-def pooling_note(n_tokens: int) -> str:
+def pooling_note(n_tokens: int, kind: Kind = "sequential") -> str:
     """The sentence a caption needs when `token_map` pools; empty when every cell is drawn."""
     every = stride(n_tokens, MOST_PIXELS)
-    return f"Each pixel is the maximum of {every} × {every} cells." if every > 1 else ""
+    what = "value of largest magnitude" if kind == "diverging" else "maximum"
+    return f"Each pixel is the {what} of {every} × {every} cells." if every > 1 else ""
 
 
 def _cells(
-    array: np.ndarray, tokens: list[str], scale: ColourScale, step: int, bar: alt.Legend
+    array: np.ndarray,
+    tokens: list[str],
+    scale: ColourScale,
+    step: int,
+    bar: alt.Legend,
+    titles: Titles,
 ) -> list[alt.Chart]:
     q = scale.quantity
     query, key = np.nonzero(np.isfinite(array))
@@ -145,34 +157,39 @@ def _cells(
         alt.Chart(inline(frame, list(frame)))
         .mark_rect(cursor="pointer", **scale.closing())
         .encode(
-            x=alt.X("key:O", scale=band, axis=token_axis(tokens, step, "key", side="top")),
-            y=alt.Y("query:O", scale=band, axis=token_axis(tokens, step, "query", side="left")),
+            x=alt.X("key:O", scale=band, axis=token_axis(tokens, step, titles[1], side="top")),
+            y=alt.Y("query:O", scale=band, axis=token_axis(tokens, step, titles[0], side="left")),
             color=alt.Color(f"{q.name}:Q", scale=scale.scale(), legend=bar),
-            tooltip=alt.value({"expr": _tooltip(tokens, q)}),
+            tooltip=alt.value({"expr": _tooltip(tokens, q, titles)}),
         )
         .add_params(pick)
     ]
 
 
-def _tooltip(tokens: list[str], q: Quantity) -> str:
+def _tooltip(tokens: list[str], q: Quantity, titles: Titles) -> str:
     """A Vega expression: the words are written once, not in every cell."""
     number = f"format(datum[{json.dumps(q.name)}], '.4g')"
     pairs = [
-        f"{axis}: {lookup(tokens, 'datum.' + axis)} + ' (' + datum.{axis} + ')'"
-        for axis in ("query", "key")
+        f"{json.dumps(title)}: {lookup(tokens, 'datum.' + axis)} + ' (' + datum.{axis} + ')'"
+        for axis, title in zip(("query", "key"), titles, strict=True)
     ]
     return "{" + ", ".join([*pairs, f"{json.dumps(q.title)}: {number}"]) + "}"
 
 
 def _raster(
-    drawn: np.ndarray, tokens: list[str], scale: ColourScale, step: int, bar: alt.Legend
+    drawn: np.ndarray,
+    tokens: list[str],
+    scale: ColourScale,
+    step: int,
+    bar: alt.Legend,
+    titles: Titles,
 ) -> list[alt.Chart]:
     """The image, its colour bar, and an invisible mark that carries the two axes."""
     side = step * len(drawn)
     end = len(drawn) * stride(len(tokens), len(drawn))
     axes = {
-        name: token_axis(tokens, side / end, name, side=place, continuous=True)
-        for name, place in (("key", "top"), ("query", "left"))
+        name: token_axis(tokens, side / end, title, side=place, continuous=True)
+        for name, title, place in (("key", titles[1], "top"), ("query", titles[0], "left"))
     }
     across = alt.Scale(domain=[0, end], nice=False, zero=False)
     down = alt.Scale(domain=[end, 0], nice=False, zero=False)

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from attnprobe.figures.colour import channels
+from attnprobe.metrics import Kind
 
 
 def cell_size(n: int, size: int, largest: int = 44) -> int:
@@ -24,6 +25,14 @@ def pool_max(values: np.ndarray, most: int) -> np.ndarray:
         starts = np.arange(0, values.shape[axis], every)
         values = np.fmax.reduceat(values, starts, axis=axis)
     return values
+
+
+def pooled(values: np.ndarray, most: int, kind: Kind) -> np.ndarray:
+    """As `pool_max`, but where values are signed each cell is the one of largest magnitude."""
+    if kind != "diverging":
+        return pool_max(values, most)
+    high, low = pool_max(values, most), -pool_max(-values, most)
+    return np.where(-low > high, low, high)
 
 
 def stride(n: int, most: int) -> int:

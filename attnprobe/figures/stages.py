@@ -64,10 +64,11 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
         .encode(x=alt.X("stage:N", sort=stages), y=alt.Y("place:N", sort=rows))
     )
     return themed(
-        alt.layer(cells, crosses, width=alt.Step(step + 22), height=alt.Step(step)),
+        alt.layer(cells, crosses, width=100 + len(stages) * (step + 22), height=alt.Step(step)),
         mode,
         alt_text=f"Heat table of {len(stages)} stages by {len(rows)} rows; "
         f"{int((~frame['ok']).sum())} red.",
+        elastic=True,
     )
 
 

@@ -100,7 +100,7 @@ def convex_hull(
     x, y = Quantity("x", "first component"), Quantity("y", "second component")
     weight = Quantity("weight", "weight", domain=(0, 1))
     values = frame[frame["point"] == "value"].assign(
-        label=lambda t: [f"v{key}" for key in t["key"]]
+        label=lambda t: [f"v{key}: {w:.2f}" for key, w in zip(t["key"], t["weight"], strict=True)]
     )
     outline = values.iloc[[*corners, *corners[:1]]].assign(order=range(len(corners) + 1))
     hull = (
@@ -116,6 +116,11 @@ def convex_hull(
         .mark_point(shape="cross", size=160, fill=c.categories[1], stroke=c.page, opacity=1)
         .encode(x=across(x), y=upward(y), tooltip=tips([x, y], ["label"]))
     )
+    named = (
+        alt.Chart(inline(output, ["label", "x", "y"]))
+        .mark_text(align="left", dx=11, dy=10, fontWeight=600, tooltip=None)
+        .encode(x=across(x), y=upward(y), text="label:N")
+    )
     layers = [
         hull,
         base.mark_circle(color=c.accent, opacity=0.75).encode(
@@ -123,6 +128,7 @@ def convex_hull(
         ),
         base.mark_text(align="left", dx=10, dy=-8).encode(text="label:N"),
         cross,
+        named,
     ]
     return themed(
         alt.layer(*layers, width=side, height=side),
@@ -140,6 +146,7 @@ def against_prediction(
     *,
     by: str | None = None,
     error: str | None = None,
+    bound: str | None = None,
     marked: pd.DataFrame | None = None,
     mode: Mode = "light",
     width: int = 320,
@@ -147,6 +154,7 @@ def against_prediction(
 ) -> alt.LayerChart:
     """Measured points over a predicted line, per group of `by`; `y` names both.
 
+    `bound` is a column of limits: a thin dashed line, the predicted ones are then all solid.
     `error` is a column of standard errors: bars of two of them either way. `marked` has the columns
     of x and y, and `label`: points to point out, for example what somebody claimed.
     """
@@ -156,15 +164,20 @@ def against_prediction(
         tidy = tidy.assign(
             low=tidy[measured] - 2 * tidy[error], high=tidy[measured] + 2 * tidy[error]
         )
-    data = inline(tidy, [qx.name, y.name, predicted, *names, *(["low", "high"] if error else [])])
+    limits = [*(["low", "high"] if error else []), *([bound] if bound else [])]
+    data = inline(tidy, [qx.name, y.name, predicted, *names, *limits])
     look = series(frame, by, mode) if by else {}
     hue = {"color": look["color"]} if by else {}
+    look = hue if bound else look
     base = alt.Chart(data).encode(x=across(qx))
     point = base.mark_point(filled=True, size=45, opacity=1, clip=True)
     layers = [
         base.mark_line(strokeWidth=1.5, clip=True).encode(y=upward(y, other=predicted), **look),
         point.encode(y=upward(y), tooltip=tips([qx, y], names), **hue),
     ]
+    if bound:
+        limit = base.mark_line(strokeWidth=1, strokeDash=[2, 3], clip=True, tooltip=None)
+        layers.insert(0, limit.encode(y=upward(y, other=bound), **hue))
     if error:
         whisker = base.mark_rule(strokeWidth=1.5)
         layers.append(whisker.encode(y=upward(y, other="low"), y2="high:Q", **hue))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnprobe.errors import BadInput
+from attnprobe.scratch.architecture import Settings
 from attnprobe.scratch.arithmetic import Arithmetic
 
 
@@ -18,8 +19,8 @@ from attnprobe.scratch.arithmetic import Arithmetic
 class Fault:
     """A mistake: what it is called, what it does, where it shows first, and the mistake itself.
 
-    It makes no difference where there is nothing to get wrong: no mask in a model that sees all
-    keys, no head layout with one head, no scale where the model's scale is 1.
+    It makes no difference where there is nothing to get wrong; `idle` says so in a sentence for
+    such a model, else it is empty.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Fault:
     meaning: str
     first_stage: Mapping[str, str]
     inject: Callable[[Arithmetic], Arithmetic]
+    idle: Callable[[Settings], str] = lambda settings: ""
 
 
 def _no_scale(ops: Arithmetic) -> Arithmetic:
@@ -69,6 +71,25 @@ def _no_bias(ops: Arithmetic) -> Arithmetic:
     return replace(ops, affine=without_bias)
 
 
+def _unscaled(settings: Settings) -> str:
+    if any(scale != 1 for scale in settings.scales):
+        return ""
+    return "this model multiplies its logits by 1, so there is no scale to leave out"
+
+
+def _sees_all(settings: Settings) -> str:
+    if settings.causal:
+        return ""
+    return (
+        "every token of this model sees every other one, and one text alone has no padding, so "
+        "there is no mask to leave out"
+    )
+
+
+def _one_head(settings: Settings) -> str:
+    return "" if settings.n_heads > 1 else "this model has one head, which owns all columns"
+
+
 def _everywhere(stage: str) -> dict[str, str]:
     return {"bert": stage, "gpt2": stage}
 
@@ -82,6 +103,7 @@ FAULTS: Mapping[str, Fault] = {
             "the raw logits go into the softmax as they are",
             _everywhere("scaled logits"),
             _no_scale,
+            _unscaled,
         ),
         Fault(
             "no_mask",
@@ -89,6 +111,7 @@ FAULTS: Mapping[str, Fault] = {
             "queries see the keys that come after them",
             _everywhere("weights"),
             _no_mask,
+            _sees_all,
         ),
         Fault(
             "head_layout",
@@ -96,6 +119,7 @@ FAULTS: Mapping[str, Fault] = {
             "head h takes every n-th column from h on instead of its own block of columns",
             _everywhere("query"),
             _head_layout,
+            _one_head,
         ),
         Fault(
             "softmax_over_queries",

@@ -1,11 +1,12 @@
 """One head of the twin, step by step, and properties of attention checked on the captured head."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnprobe import capture
@@ -59,6 +60,35 @@ def difference(trace: Trace, steps: HeadSteps, layer: int, head: int) -> Float[T
     return steps.weights.to(trace.rows.entropy.dtype) - trace.weights(layer, head)
 
 
+def difference_frame(trace: Trace, steps: HeadSteps, layer: int, head: int) -> pd.DataFrame:
+    """Both weights and their difference: query, key, their tokens, twin, model, difference."""
+    tokens = np.array(trace.tokens.display, dtype=object)
+    query, key = (index.ravel() for index in np.indices((len(tokens), len(tokens))))
+    twin, model = (
+        x.double().cpu().numpy().ravel() for x in (steps.weights, trace.weights(layer, head))
+    )
+    names = {"query_token": tokens[query], "key_token": tokens[key]}
+    return pd.DataFrame({"query": query, "key": key, **names, "twin": twin, "model": model}).assign(
+        difference=twin - model
+    )
+
+
+STEPS = tuple(field.name for field in fields(HeadSteps))
+_SQUARE = {"raw_logits", "scaled_logits", "masked_logits", "weights"}
+
+
+def step_frame(steps: HeadSteps, name: str) -> pd.DataFrame:
+    """One tensor as a tidy frame: query and key, or position and component; and its entry.
+
+    A logit that the mask takes away is undefined.
+    """
+    values = getattr(steps, name).double().cpu().numpy()
+    axes = ("query", "key") if name in _SQUARE else ("position", "component")
+    rows, columns = (index.ravel() for index in np.indices(values.shape))
+    entry = np.where(np.isfinite(values), values, np.nan).ravel()
+    return pd.DataFrame({axes[0]: rows, axes[1]: columns, "entry": entry})
+
+
 def properties(trace: Trace, layer: int, head: int) -> pd.DataFrame:
     """Facts about attention, checked on one captured head: property, measured, bound, holds.
 
@@ -67,6 +97,9 @@ def properties(trace: Trace, layer: int, head: int) -> pd.DataFrame:
       over the largest |value|; at most 16 ε.
     - Nadaraya–Watson: the largest difference, over the largest |value|, between the context and the
       kernel estimate Σ_j K(q, k_j) v_j / Σ_j K(q, k_j), K(q, k) = exp(scale · q·k), in float64.
+    - permutation: the same difference between the permuted context and what queries, keys and
+      values in another order give when the mask moves with them; a head has no other sense of
+      order than its mask and what the positions did to its input.
     """
     weights = trace.weights(layer, head)
     value, context = trace.values[layer, head].double(), trace.contexts[layer, head].double()
@@ -81,6 +114,7 @@ def properties(trace: Trace, layer: int, head: int) -> pd.DataFrame:
             ((_kernel_estimate(trace, layer, head) - context).abs().max() / largest).item(),
             256 * epsilon,
         ),
+        ("permutation", (_moved(trace, layer, head) / largest).item(), 256 * epsilon),
     ]
     frame = pd.DataFrame(rows, columns=["property", "measured", "bound"])
     return frame.assign(holds=frame["measured"] <= frame["bound"])
@@ -113,9 +147,23 @@ def _outside(trace: Trace, value: Tensor, context: Tensor) -> Tensor:
     return torch.maximum(low - context, context - high).clamp_min(0).max()
 
 
-def _kernel_estimate(trace: Trace, layer: int, head: int) -> Float[Tensor, "query d_head"]:
-    query, key = trace.queries[layer, head].double(), trace.keys[layer, head].double()
+def _kernel_estimate(
+    trace: Trace, layer: int, head: int, order: Int[Tensor, " position"] | None = None
+) -> Float[Tensor, "query d_head"]:
+    """Of the tokens in another order if one is given; the mask moves with the tokens."""
+    order = torch.arange(len(trace.tokens)) if order is None else order
+    query, key, value = (
+        x[layer, head][order].double() for x in (trace.queries, trace.keys, trace.values)
+    )
     exponent = query @ key.T * trace.scales[layer]
-    exponent = exponent.masked_fill(~trace.valid(), -torch.inf)
+    exponent = exponent.masked_fill(~trace.valid()[order][:, order], -torch.inf)
     kernel = (exponent - exponent.amax(-1, keepdim=True)).exp()
-    return kernel @ trace.values[layer, head].double() / kernel.sum(-1, keepdim=True)
+    return kernel @ value / kernel.sum(-1, keepdim=True)
+
+
+def _moved(trace: Trace, layer: int, head: int, seed: int = 0) -> Float[Tensor, ""]:
+    """The largest difference between attention over tokens in another order and the reordered."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(trace.tokens), generator=generator)
+    context = trace.contexts[layer, head].double()
+    return (_kernel_estimate(trace, layer, head, order) - context[order]).abs().max()

@@ -180,6 +180,21 @@ _OWN: Mapping[str, Mapping[str, Callable[[LoadedModel], ReadOut]]] = {
 }
 
 
+def of_this_text(view: View) -> ReadOut:
+    """A read-out of the sidebar's text alone: the model's own, or the bundled label sentences."""
+    names = [*_OWN.get(view.loaded.head_kind, {}), SENTENCES]
+    name = st.selectbox(
+        "Read-out", names, key=f"readout:{view.loaded.head_kind}", persist_state="session",
+        width=320,
+    )  # fmt: skip
+    if name == SENTENCES:
+        return _embedded(view, data.bundled("topics").sentences, readout.TEMPERATURE)
+    if view.loaded.head_kind != "causal LM":
+        return _OWN[view.loaded.head_kind][name](view.loaded)
+    begin = not view.loaded.reader.prefix and view.tokens.special[0]
+    return readout.next_token(view.loaded, where="last" if name == AFTER else "all", begin=begin)
+
+
 def _label_sentences(view: View, texts: TextSet) -> tuple[ReadOut, Make, TextSet]:
     value = st.text_area(
         "Label sentences, one a line: label = sentence",
@@ -198,13 +213,18 @@ def _label_sentences(view: View, texts: TextSet) -> tuple[ReadOut, Make, TextSet
     def make(loaded: LoadedModel) -> ReadOut:
         return readout.label_sentences(loaded, sentences, temperature=temperature)
 
-    read = computed(
+    read = _embedded(view, sentences, temperature)
+    return read, make, replace(texts, sentences=sentences)
+
+
+def _embedded(view: View, sentences: Mapping[str, str], temperature: float) -> ReadOut:
+    """Label sentences are embedded once for each model, whatever the text."""
+    return computed(
         replace(view, tokens=Tokens("", (), (), (), (), (), 0)),
         "label sentences",
         {"sentences": list(sentences.items()), "temperature": temperature},
-        lambda tick: make(view.loaded),
+        lambda tick: readout.label_sentences(view.loaded, sentences, temperature=temperature),
     )
-    return read, make, replace(texts, sentences=sentences)
 
 
 def parsed(value: str) -> dict[str, str]:

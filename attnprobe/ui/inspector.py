@@ -169,6 +169,7 @@ def token_map(head: Head) -> None:
 
 def map_figure(head: Head, row: int) -> Figure:
     """The whole map for the files, where a canvas cannot go."""
+    note = figures.pooling_note(len(head.tokens), head.quantity.kind)
 
     def chart(mode: figures.Mode):
         return figures.head_view(head.frame, head.rows, head.quantity, mode=mode, row=row)
@@ -177,7 +178,7 @@ def map_figure(head: Head, row: int) -> Figure:
         name=f"map-{head.quantity.name}",
         chart_for=chart,
         frame=head.frame,
-        caption=f"{head.quantity.definition} {figures.pooling_note(len(head.tokens))}".strip(),
+        caption=f"{head.quantity.definition} {note}".strip(),
         alt=f"Token map of {head.quantity.title} with entropy and peak of every row.",
         provenance=provenance(head.view, layer=head.view.layer, head=head.view.head),
     )

@@ -1,39 +1,38 @@
-"""The panels on saturation: atlas, rows and bounds, one row's Jacobian, real gradients, sinks."""
+"""The panels on saturation: atlas, rows, exact bounds, and the Jacobian of one row."""
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from attnprobe import figures, readout
-from attnprobe.analyses import gradient, saturation, sinks
-from attnprobe.data import bundled
+from attnprobe import figures
+from attnprobe.analyses import saturation
 from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
 from attnprobe.trace import Trace, head_table
 from attnprobe.ui.cached import computed
-from attnprobe.ui.errors import plain
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import provenance, show
+from attnprobe.ui.show import heading, provenance, show, value
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
 ATLAS = ("saturated", "normalised_entropy", *saturation.NORMS)
 ENTRY = Quantity("entry", "∂p/∂s", kind="diverging", format=".4f")
 QUERY = Quantity("query", "query", format="d")
-ON_WEIGHTS = Quantity("on_weights", "‖∂L/∂A‖", "nats per weight", domain=(0, None), scale="log")
-ON_LOGITS = Quantity("on_logits", "‖∂L/∂S‖", "nats per logit", domain=(0, None), scale="log")
-RATIO = Quantity(
-    "ratio", "let through", "‖∂L/∂S‖ / ‖∂L/∂A‖", domain=(0, 0.5),
-    definition="Norm of the loss's gradient on scaled logits over that on weights, at most ½.",
-)  # fmt: skip
-SHARE = Quantity(
-    "share", "mean weight", "share of a row", domain=(0, 1),
-    definition="Mean over counted rows of the weight on this token.",
-)  # fmt: skip
 MOST_POINTS = 4000
 
 
-def _picked(view: View) -> dict[str, int]:
+ROWS = {
+    "peak": "peak",
+    "normalised_entropy": "normalised entropy",
+    "jacobian_frobenius": "‖J‖ Frobenius",
+    "jacobian_spectral": "‖J‖ spectral",
+    "jacobian_max": "largest entry of J",
+    "jacobian_trace": "trace of J",
+}
+"""What a row has; which of them the picture shows is the person's choice."""
+
+
+def picked(view: View) -> dict[str, int]:
     return {"layer": view.layer, "head": view.head}
 
 
@@ -69,54 +68,73 @@ def atlas(view: View, trace: Trace) -> dict | None:
     with st.container(horizontal=True):
         clicked = show(
             view, figure, f"Every head: {q.label}", key=f"jacobian:atlas:{name}", selectable=True,
-            selected=_picked(view), width="content",
+            selected=picked(view), width="content",
         )  # fmt: skip
         _profile(view, trace, threshold)
     return clicked
+
+
+def chosen_last(view: View, frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows thinned to what a figure can hold; all of the chosen head stay and are drawn on top.
+
+    The column `rows` tells the chosen head from the others.
+    """
+    mine = (frame["layer"] == view.layer) & (frame["head"] == view.head)
+    others = frame[~mine]
+    others = others.iloc[:: -(-max(1, len(others)) // MOST_POINTS)]
+    named = [others.assign(rows="other heads"), frame[mine].assign(rows=of_head(view))]
+    return pd.concat(named, ignore_index=True)
 
 
 def _profile(view: View, trace: Trace, threshold: float) -> None:
     frame = computed(view, "jacobian:rows", {}, lambda tick: saturation.rows(trace))
     mine = frame[(frame["layer"] == view.layer) & (frame["head"] == view.head)]
     mine = mine.assign(query_token=[view.tokens.display[i] for i in mine["query"]])
-    long = mine.melt(["query", "query_token"], ["peak", "normalised_entropy", "jacobian_frobenius"])
-    long["variable"] = long["variable"].map(lambda name: METRICS[name].label)
     saturated = int((mine["peak"] >= threshold).sum())
-    figure = Figure(
-        "jacobian-profile",
-        lambda mode: figures.curves(
-            long, QUERY, Quantity("value", "value", domain=(0, 1)), by="variable", dots=True,
-            mode=mode, width=480, height=290,
-        ),
-        mine,
-        f"{saturated} of {len(mine)} counted rows are saturated (peak ≥ {threshold:.3f}). Rows "
-        "that see one key are left out.",
-        f"Peak, normalised entropy and Frobenius norm of every row of {of_head(view)}.",
-        provenance(view, **_picked(view), saturated_from=threshold),
-    )  # fmt: skip
-    show(view, figure, f"Rows of {of_head(view)}", key="jacobian:profile")
+
+    def lines(names: list[str]) -> pd.DataFrame:
+        long = mine.melt(["query", "query_token"], names, "quantity")
+        return long.assign(quantity=long["quantity"].map(ROWS))
+
+    with st.container():
+        names = st.pills(
+            "Lines", list(ROWS), selection_mode="multi", key="jacobian:lines",
+            default=["peak", "normalised_entropy", "jacobian_frobenius"],
+            format_func=ROWS.__getitem__,
+        ) or ["peak"]  # fmt: skip
+        figure = Figure(
+            "jacobian-profile",
+            lambda mode: figures.curves(
+                lines(names), QUERY, Quantity("value", "value", domain=(0, 1)), by="quantity",
+                dots=len(mine) <= 64, mode=mode, width=480, height=240,
+            ),
+            mine,
+            f"{saturated} of {len(mine)} counted rows are saturated (peak ≥ {threshold:.3f}). Rows "
+            "that see one key are left out.",
+            f"{', '.join(ROWS[name] for name in names)} of every row of {of_head(view)}.",
+            provenance(view, **picked(view), saturated_from=threshold),
+        )  # fmt: skip
+        show(view, figure, f"Rows of {of_head(view)}", key="jacobian:profile")
 
 
 def against_bounds(view: View, trace: Trace) -> dict | None:
     """Every row of every head: its peak against a norm, with the exact bounds."""
-    frame = computed(view, "jacobian:rows", {}, lambda tick: saturation.rows(trace))
     name = choice(
         "Norm", saturation.NORMS, key="jacobian_norm",
-        format_func=lambda n: METRICS[n].label.removeprefix("Jacobian, ").capitalize(),
+        format_func=lambda n: heading(METRICS[n].label.removeprefix("Jacobian, ")),
     )  # fmt: skip
-    step = max(1, -(-len(frame) // MOST_POINTS))
-    shown = frame.iloc[::step]
+    frame = computed(view, "jacobian:rows", {}, lambda tick: saturation.rows(trace))
+    shown = chosen_last(view, frame)
     limits = saturation.bounds(name)
     figure = Figure(
         f"bounds-{name}",
         lambda mode: figures.scatter(
-            shown, METRICS["peak"], METRICS[name], names=("layer", "head", "query"), bounds=limits,
-            mode=mode, width=620, height=380,
+            shown, METRICS["peak"], METRICS[name], by="rows", names=("layer", "head", "query"),
+            bounds=limits, mode=mode, width=620, height=380,
         ),
         frame[["layer", "head", "query", "peak", name]],
-        f"{len(shown):,} of {len(frame):,} counted rows of all heads"
-        + (f" (every {step}th)" if step > 1 else "")
-        + "; lines are exact bounds, m the peak, ε = 1 − m. Click a row to choose its head.",
+        f"{len(shown):,} of {len(frame):,} counted rows of all heads, all of {of_head(view)}; "
+        "lines are exact bounds, m the peak, ε = 1 − m. Click a row to choose its head.",
         f"Scatter of peak against {METRICS[name].label} with bounds.",
         provenance(view),
     )  # fmt: skip
@@ -127,7 +145,7 @@ def against_bounds(view: View, trace: Trace) -> dict | None:
 
 
 def one_row(view: View, trace: Trace) -> None:
-    """The Jacobian of one row as a signed map."""
+    """The Jacobian of one row as a signed map, beside the row that it belongs to."""
     tokens = [f"{i}: {token}" for i, token in enumerate(view.tokens.display)]
     query = st.selectbox(
         "Query", range(len(tokens)), len(tokens) - 1, format_func=tokens.__getitem__,
@@ -136,142 +154,45 @@ def one_row(view: View, trace: Trace) -> None:
     matrix = saturation.jacobian(trace, view.layer, view.head, query).cpu().numpy()
     keys = np.flatnonzero(trace.valid()[query].cpu().numpy())
     names = [view.tokens.display[k] for k in keys]
+    left, right = st.columns([3, 2])
+    with left:
+        _jacobian_map(view, matrix, names, tokens[query])
+    with right:
+        _row(view, trace, query, names, tokens[query])
+
+
+def _jacobian_map(view: View, matrix: np.ndarray, names: list[str], query: str) -> None:
     frame = figures.matrix_frame(matrix, names, "entry")
+    note = figures.pooling_note(len(names), ENTRY.kind)
     figure = Figure(
         "jacobian-row",
-        lambda mode: figures.token_map(frame, ENTRY, mode=mode),
+        lambda mode: figures.token_map(frame, ENTRY, mode=mode, size=400, titles=("p_i", "s_j")),
         frame.rename(
             columns={
                 "query": "key_i", "key": "key_j",
                 "query_token": "key_i_token", "key_token": "key_j_token",
             }
         ),
-        f"Entry (i, j) is ∂p_i/∂s_j = p_i(δ_ij − p_j) of the row of {tokens[query]!r}: how the "
-        "weight on key i moves with the scaled logit of key j. "
-        f"{figures.pooling_note(len(keys))}".strip(),
+        f"Entry (i, j) is ∂p_i/∂s_j = p_i(δ_ij − p_j) of the row of {query!r}: how the "
+        f"weight on key i moves with the scaled logit of key j. {note}".strip(),
         f"Signed heat map of the softmax Jacobian of one row of {of_head(view)}.",
-        provenance(view, **_picked(view), query=tokens[query]),
+        provenance(view, **picked(view), query=query),
     )  # fmt: skip
-    show(view, figure, f"J of query {tokens[query]} in {of_head(view)}", key="jacobian:row")
+    show(view, figure, f"J of query {query} in {of_head(view)}", key="jacobian:row")
 
 
-def real_gradient(view: View) -> dict | None:
-    """What of a read-out loss's gradient the softmax of each head lets through."""
-    read = readout.default(view.loaded, bundled("topics"))
-    examples = read.prepare([view.tokens.text])
-    losses = gradient.LOSSES if examples.target is not None else gradient.LOSSES[1:]
-    loss = choice("Loss", losses, key="gradient_loss", format_func=LOSS_WORDS.__getitem__)
-    st.caption(f"Read-out: {plain(read.statement)}.")
-    rows = computed(
-        view, "gradient:rows", {"readout": read.statement, "loss": loss},
-        lambda tick: gradient.rows(gradient.gradients(read, examples, loss)),
-    )  # fmt: skip
-    heads = gradient.heads(rows)
-    starved = heads[heads["starved"]]
-    named = ", ".join(f"{a}.{b}" for a, b in zip(starved["layer"], starved["head"], strict=True))
-    st.markdown(
-        f"**{len(starved)} of {len(heads)} heads** let less than {gradient.STARVED:.0%} of the "
-        f"gradient on their weights through to queries and keys{': ' + named if named else ''}."
-    )
-    with st.container(horizontal=True):
-        clicked = _let_through(view, read, loss, heads)
-        _against_norm(view, read, loss, rows)
-    return clicked
-
-
-LOSS_WORDS = {"target": "−ln p of the target", "top answer": "−ln p of the likeliest answer"}
-
-
-def _let_through(view: View, read, loss: str, heads: pd.DataFrame) -> dict | None:
-    q = RATIO
+def _row(view: View, trace: Trace, query: int, names: list[str], title: str) -> None:
+    weights = trace.weights(view.layer, view.head)[query][: len(names)].double().cpu().numpy()
+    frame = pd.DataFrame({"key": range(len(names)), "key_token": names, "weight": weights})
+    numbers = {
+        name: getattr(trace.rows, name)[view.layer, view.head, query].item() for name in ROWS
+    }
     figure = Figure(
-        "gradient-heads",
-        lambda mode: figures.head_map(
-            heads, q, mode=mode, selected=(view.layer, view.head), size=360
-        ),
-        heads,
-        f"{q.definition} Root sums of squares over rows; hatched where no gradient arrives.",
-        "Heat map of the share of the gradient that each head's softmax lets through.",
-        provenance(view, read_out=read.statement, loss=LOSS_WORDS[loss]),
-    )
-    return show(
-        view, figure, "What the softmax lets through", key="gradient:heads", selectable=True,
-        selected=_picked(view), width="content",
-    )  # fmt: skip
-
-
-def _against_norm(view: View, read, loss: str, rows: pd.DataFrame) -> None:
-    known = rows.dropna(subset="ratio")
-    shown = known.iloc[:: -(-max(1, len(known)) // MOST_POINTS)]
-    most = float(known["jacobian_spectral"].max()) if len(known) else 0.5
-    line = pd.DataFrame(
-        {"jacobian_spectral": [0, most], "ratio": [0, most], "bound": "spectral norm"}
-    )
-    figure = Figure(
-        "gradient-rows",
-        lambda mode: figures.scatter(
-            shown, METRICS["jacobian_spectral"], RATIO, names=("layer", "head", "query"),
-            bounds=line, mode=mode, width=480, height=320,
-        ),
-        rows,
-        f"{len(shown):,} of {len(rows):,} rows. No row lets through more than its J's spectral "
-        "norm; rows that no gradient reaches are left out.",
-        "Scatter of the spectral norm against the share of the gradient let through.",
-        provenance(view, read_out=read.statement, loss=LOSS_WORDS[loss]),
-    )  # fmt: skip
-    show(view, figure, "Row by row, against ‖J‖", key="gradient:rows")
-
-
-def where_weight_goes(view: View, trace: Trace) -> dict | None:
-    """Weight on the first and the special tokens, and what is left without the special ones."""
-    shares = computed(view, "sinks:shares", {}, lambda tick: sinks.shares(trace))
-    places = shares[["position", "token"]].drop_duplicates()
-    names = {p: f"{p}: {t}" for p, t in zip(places["position"], places["token"], strict=True)}
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        position = st.selectbox(
-            "Token", list(names), format_func=names.__getitem__, key="sinks:token", width=260
-        )
-        renormalised = st.toggle("Renormalise what is left", key="sinks:renormalised")
-    with st.container(horizontal=True):
-        clicked = _shares(view, shares[shares["position"] == position], names[position])
-        if sum(not special for special in view.tokens.special) >= 2:
-            _left(view, trace, renormalised)
-    return clicked
-
-
-def _shares(view: View, frame: pd.DataFrame, token: str) -> dict | None:
-    figure = Figure(
-        "sinks",
-        lambda mode: figures.head_map(
-            frame, SHARE, mode=mode, selected=(view.layer, view.head), size=360
-        ),
+        "jacobian-row-weights",
+        lambda mode: figures.row_bars(frame, mode=mode, width=300, height=150),
         frame,
-        f"{SHARE.definition} Token {token!r}.",
-        "Heat map of each head's mean weight on one token.",
-        provenance(view, token=token),
-    )
-    return show(
-        view, figure, f"Weight on {token}", key="sinks:shares", selectable=True,
-        selected=_picked(view), width="content",
+        " · ".join(f"{ROWS[name]} {value(number)}" for name, number in numbers.items()) + ".",
+        f"Bars of the weights of one row of {of_head(view)}.",
+        provenance(view, **picked(view), query=title),
     )  # fmt: skip
-
-
-def _left(view: View, trace: Trace, renormalised: bool) -> None:
-    frame = computed(
-        view, "sinks:without", {"renormalised": renormalised},
-        lambda tick: sinks.without_special(trace, renormalised=renormalised),
-    )  # fmt: skip
-    how = "renormalised over them" if renormalised else "as they are, not renormalised"
-    q = METRICS["entropy"]
-    figure = Figure(
-        "sinks-without",
-        lambda mode: figures.head_map(
-            frame, q, mode=mode, selected=(view.layer, view.head), size=360
-        ),
-        frame,
-        f"Mean −Σ p ln p over ordinary keys, weights {how}; rows of special tokens and rows that "
-        "see fewer than two ordinary keys are left out.",
-        "Heat map of each head's entropy without special tokens.",
-        provenance(view, excluded="special tokens", weights=how),
-    )  # fmt: skip
-    show(view, figure, f"Entropy without special tokens, {how}", key="sinks:without")
+    show(view, figure, "The row p itself", key="jacobian:weights")

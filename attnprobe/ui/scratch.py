@@ -23,17 +23,17 @@ from attnprobe.ui import cached
 from attnprobe.ui.cached import computed
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import card, draw, metrics, provenance, show
+from attnprobe.ui.show import card, draw, heading, metrics, provenance, show
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
 DIFFERENCE = Quantity("difference", "twin − model", "weight", kind="diverging", format=".3g")
 COMPONENT = Quantity("entry", "entry", kind="diverging", format=".4f")
 SLACK = Quantity("used", "range used", "share of the values' range", domain=(0, 1))
+USED = Quantity("used", "measured", "share of what is allowed", domain=(0, None))
 QUERY = Quantity("query", "query", format="d")
-MOVED = Quantity(
-    "relative_difference", "difference", "share of the largest component", domain=(0, None)
-)
+MOVED = Quantity("relative_difference", "difference", "share of the largest component", scale="log")
+LEAST = 1e-9
 HEAT = "Colours: log10 of the largest error over what rounding explains; red fails."
 
 
@@ -43,7 +43,7 @@ def has_twin(view: View) -> bool:
 
 def certificate(view: View) -> None:
     """Stage by stage in the model's precision, and in float64 on request."""
-    st.markdown(f"**{summary(view.certificate)}**")
+    st.markdown(f"**{heading(str(summary(view.certificate)))}**")
     _stages(view, view.certificate, view.loaded.precision, "certificate")
     other = "float64" if view.loaded.precision != "float64" else "float32"
 
@@ -86,8 +86,15 @@ def faults(view: View, trace: Trace) -> None:
         "Put these mistakes into the re-implementation", list(FAULTS), ["no_scale"],
         format_func=lambda name: FAULTS[name].title, key="scratch:faults",
     )  # fmt: skip
+    settings = TWINS[view.loaded.family.model_type].settings(view.loaded.config)
     for name in chosen:
-        st.caption(f"{FAULTS[name].title.capitalize()}: {FAULTS[name].meaning}.")
+        fault = FAULTS[name]
+        st.caption(f"{heading(fault.title)}: {fault.meaning}.")
+        if fault.idle(settings):
+            st.info(
+                f"“{heading(fault.title)}” changes nothing here: {fault.idle(settings)}.",
+                icon=":material/info:",
+            )
     if not chosen:
         st.caption("Choose at least one; the model itself is never changed.")
         return
@@ -98,8 +105,8 @@ def faults(view: View, trace: Trace) -> None:
     red = wrong[~wrong["ok"]]
     first = red.iloc[0]["stage"] if len(red) else "none"
     metrics(
-        ("Red stages", f"{len(red)} of {len(wrong)}"),
-        ("First red stage", first),
+        ("Red stages", f"{len(red)} of {len(wrong)}", "Stage by layer: each cell of the table."),
+        ("First red stage", first, "In the order of computation."),
         ("Red layers", f"{red['layer'].nunique()} of {view.loaded.n_layers}"),
     )
     _stages(view, wrong, view.loaded.precision, "faults")
@@ -111,18 +118,34 @@ def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
         view, "scratch:steps", {"layer": view.layer, "head": view.head, "faults": chosen},
         lambda tick: head_steps(view.loaded, view.tokens, view.layer, view.head, chosen),
     )  # fmt: skip
-    values = difference(trace, steps, view.layer, view.head).double().cpu().numpy()
-    frame = figures.matrix_frame(values, view.tokens.display, "difference")
-    figure = Figure(
-        "fault-difference",
-        lambda mode: figures.token_map(frame, DIFFERENCE, mode=mode, size=380),
-        frame,
-        "Weights of the re-implementation with the mistakes, minus the model's. "
-        f"{figures.pooling_note(len(view.tokens))}".strip(),
-        f"Signed map of the change of the weights of {of_head(view)}.",
-        provenance(view, layer=view.layer, head=view.head, faults=", ".join(chosen)),
-    )
-    show(view, figure, f"What they do to {of_head(view)}", key="scratch:difference")
+    there = provenance(view, layer=view.layer, head=view.head, faults=", ".join(chosen))
+    maps = {
+        "fault-weights": (
+            METRICS["weight"], steps.weights,
+            "What the re-implementation with the mistakes makes of this head.",
+            f"Weights of {of_head(view)} with them",
+        ),
+        "fault-difference": (
+            DIFFERENCE, difference(trace, steps, view.layer, view.head),
+            "Weights with the mistakes, minus the model's.",
+            f"What they do to {of_head(view)}",
+        ),
+    }  # fmt: skip
+    for column, (name, (q, values, caption, title)) in zip(
+        st.columns(2), maps.items(), strict=True
+    ):
+        frame = figures.matrix_frame(values.double().cpu().numpy(), view.tokens.display, q.name)
+        note = figures.pooling_note(len(view.tokens), q.kind)
+        figure = Figure(
+            name, partial(_square, frame, q), frame, f"{caption} {note}".strip(),
+            f"Map of the {q.label} of {of_head(view)}.", there,
+        )  # fmt: skip
+        with column:
+            show(view, figure, title, key=f"scratch:{name}")
+
+
+def _square(frame: pd.DataFrame, q: Quantity, mode: figures.Mode):
+    return figures.token_map(frame, q, mode=mode, size=320)
 
 
 @dataclass(frozen=True)
@@ -134,10 +157,24 @@ class Step:
     code: Callable[[View], Callable]
     tensor: Callable[[HeadSteps], object]
     square: bool = True
+    note: Callable[[View], str] = lambda view: ""
 
 
 def _of(view: View, name: str) -> Callable:
     return getattr(TWINS[view.loaded.family.model_type], name)
+
+
+def _scale(view: View) -> str:
+    """What the model's own scale is: GPT-2 has flags that change it."""
+    scale = TWINS[view.loaded.family.model_type].settings(view.loaded.config).scales[view.layer]
+    d_head = view.loaded.d_head
+    return f"Layer {view.layer} multiplies by {scale:.4g}; 1/√d_k = {d_head**-0.5:.4g}."
+
+
+def _mask(view: View) -> str:
+    if view.loaded.causal:
+        return "This model is causal: a token sees itself and what comes before it."
+    return "This model is not causal: every token sees all, and the logits stay as they are."
 
 
 STEPS = {
@@ -148,11 +185,12 @@ STEPS = {
         Step("V", r"V = XW_V + b_V", lambda v: _of(v, "query_key_value"), lambda s: s.value, False),
         Step("QKᵀ", r"S = QK^\top", lambda v: arithmetic.raw_logits, lambda s: s.raw_logits),
         Step(
-            "/√d_k", r"S / \sqrt{d_k}", lambda v: arithmetic.scale_logits, lambda s: s.scaled_logits
+            "/√d_k", r"S \cdot \text{scale}, \quad \text{scale} = 1 / \sqrt{d_k}",
+            lambda v: arithmetic.scale_logits, lambda s: s.scaled_logits, note=_scale,
         ),
         Step(
             "mask", r"S_{ij} = -\infty \text{ for } j > i", lambda v: arithmetic.mask_future,
-            lambda s: s.masked_logits,
+            lambda s: s.masked_logits, note=_mask,
         ),
         Step(
             "softmax", r"A_{ij} = e^{s_{ij}} / \textstyle\sum_k e^{s_{ik}}",
@@ -179,6 +217,8 @@ def steps(view: View) -> None:
     left, right = st.columns(2)
     with left, card(f"The formula and the code of {name}"):
         st.latex(step.formula)
+        if step.note(view):
+            st.caption(step.note(view))
         st.code(inspect.getsource(step.code(view)), language="python")
     with right, card(f"{name} of {of_head(view)}", caption=figure.caption, export=figure):
         draw(view, figure, key=f"scratch:{name}")
@@ -189,14 +229,14 @@ def _tensor(view: View, step: Step, values: np.ndarray) -> Figure:
     if step.square:
         values = np.where(np.isfinite(values), values, np.nan)
         frame = figures.matrix_frame(values, view.tokens.display, q.name)
-        shape, caption = "query × key", figures.pooling_note(len(view.tokens))
+        shape, caption = "Query × key", figures.pooling_note(len(view.tokens), q.kind)
         chart = partial(figures.token_map, frame, q, size=340)
     else:
         rows, columns = np.indices(values.shape)
         frame = pd.DataFrame(
             {"position": rows.ravel(), "component": columns.ravel(), q.name: values.ravel()}
         )
-        shape, caption = "position × component", ""
+        shape, caption = "Position × component", ""
         chart = partial(figures.head_map, frame, q, size=340, axes=("position", "component"))
     return Figure(
         f"step-{list(STEPS).index(step.title)}", lambda mode: chart(mode=mode), frame,
@@ -209,25 +249,48 @@ def _tensor(view: View, step: Step, values: np.ndarray) -> Figure:
 def facts(view: View, trace: Trace) -> None:
     """Properties of attention, checked on the chosen head, and equivariance of the model."""
     frame = properties(trace, view.layer, view.head)
-    caption = "Each is measured on the captured head; the bound is rounding. See the docstrings."
-    with card(f"Checked on {of_head(view)}", caption=caption):
+    frame = frame.assign(meaning=frame["property"].map(MEANINGS))
+    caption = "Measured on the captured head; the bound is what rounding explains."
+    table = Figure(
+        "properties", partial(_lengths, frame), frame, caption,
+        f"Bars of how far {of_head(view)} is from each property.",
+        provenance(view, layer=view.layer, head=view.head),
+    )  # fmt: skip
+    with card(f"Checked on {of_head(view)}", caption=caption, export=table):
         st.dataframe(
-            frame, hide_index=True,
+            frame[["property", "meaning", "measured", "bound", "holds"]], hide_index=True,
             column_config={
-                name: st.column_config.NumberColumn(name, format="%.2e")
+                name: st.column_config.NumberColumn(name, format="%.1e", width="small")
                 for name in ("measured", "bound")
-            },
+            } | {"holds": st.column_config.CheckboxColumn(width="small")},
         )  # fmt: skip
     with st.container(horizontal=True):
         _slack(view, trace)
         _order(view)
 
 
+MEANINGS = {
+    "rows sum to 1": "the largest |Σp − 1| of a row of weights",
+    "convex combination": "how far a context leaves its values' range, over the largest |value|",
+    "Nadaraya–Watson": "context minus Σ Kv / Σ K, K = exp(scale · q·k), over the largest |value|",
+    "permutation": "attention over shuffled tokens, mask too, minus the shuffled context, likewise",
+}
+
+
+def _lengths(frame: pd.DataFrame, mode: figures.Mode):
+    return figures.bars(
+        frame.assign(used=frame["measured"] / frame["bound"]), USED, "property", ordered=False,
+        row=30, mode=mode,
+    )  # fmt: skip
+
+
 def _slack(view: View, trace: Trace) -> None:
     frame = slack(trace, view.layer, view.head)
     figure = Figure(
         "convex-slack",
-        lambda mode: figures.curves(frame, QUERY, SLACK, dots=True, mode=mode, width=430),
+        lambda mode: figures.curves(
+            frame, QUERY, SLACK, dots=len(frame) <= 64, mode=mode, width=430
+        ),
         frame,
         "How near each context comes to the edge of its values' range, mean over components: 0 in "
         "the middle, 1 at the smallest or largest value. It can never pass 1.",
@@ -238,17 +301,20 @@ def _slack(view: View, trace: Trace) -> None:
 
 
 def _order(view: View) -> None:
-    if view.loaded.causal or len(view.tokens) < 2:
-        st.caption(
-            "Permuting the tokens permutes the result only where every token sees all, and with at "
-            "least two tokens: not so here."
-        )
+    if len(view.tokens) < 2:
+        st.caption("A text of one token has no other order.")
         return
     frame = computed(
         view, "scratch:order", {},
         lambda tick: theory_on_model.equivariance(view.loaded, view.tokens, permutations=4),
     )  # fmt: skip
     worst = frame.groupby(["positions", "layer"], as_index=False)["relative_difference"].max()
+    worst["relative_difference"] = worst["relative_difference"].clip(lower=LEAST)
+    why = (
+        "The causal mask keeps an order of its own: without positions the result still moves."
+        if view.loaded.causal
+        else "Rounding alone is left when the position vectors are taken away."
+    )
     figure = Figure(
         "equivariance",
         lambda mode: figures.curves(
@@ -257,8 +323,9 @@ def _order(view: View) -> None:
         ),
         frame,
         "Largest difference between the model on permuted tokens and the permuted result, worst of "
-        "4 permutations: rounding alone when the position vectors are taken away.",
+        f"4 permutations, drawn from {LEAST:g} on. {why}",
         "Difference under permutation by layer, with and without positions.",
         provenance(view, permutations=4, seed=0),
     )  # fmt: skip
-    show(view, figure, "Order comes from positions alone", key="scratch:order")
+    title = "Order without positions" if view.loaded.causal else "Order comes from positions alone"
+    show(view, figure, title, key="scratch:order")

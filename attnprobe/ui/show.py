@@ -128,6 +128,11 @@ def _export_menu(figure: Figure, key: str, formats: Sequence[Format]) -> None:
             )
 
 
+def heading(label: str) -> str:
+    """A label as the beginning of a title: "TVD" and "Frobenius" keep their capitals."""
+    return label[:1].upper() + label[1:]
+
+
 def value(number: Real) -> str:
     """Three digits, or a dash where the number is undefined."""
     return "–" if pd.isna(number) else f"{number:.3g}".replace("-", "−")

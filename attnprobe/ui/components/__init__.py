@@ -16,12 +16,12 @@ import streamlit as st
 
 from attnprobe.figures.colour import ColourScale, colour_scale
 from attnprobe.figures.labels import safe_labels
-from attnprobe.figures.raster import pool_max, stride
+from attnprobe.figures.raster import pooled, stride
 from attnprobe.figures.theme import Mode
 from attnprobe.metrics import Quantity
 
 MOST_CELLS = 192
-"""Cells a side that a token map draws; more are pooled by their maximum."""
+"""Cells a side that a token map draws; more are pooled, see `figures.raster.pooled`."""
 
 _HERE = Path(__file__).parent
 
@@ -85,12 +85,12 @@ def heatmap(
     zoom = zoom or Zoom((0, len(tokens)), (0, len(tokens)))
     scale = colour_scale(values[np.isfinite(values)], quantity, mode)
     part = np.asarray(values, dtype=float)[slice(*zoom.queries), slice(*zoom.keys)]
-    pooled = pool_max(part, MOST_CELLS)
+    drawn = pooled(part, MOST_CELLS, quantity.kind)
     result = _HEATMAP(
         key=key,
         data={
-            "cells": _cells(pooled, scale),
-            "meta": _meta(pooled, scale, tokens, zoom, row)
+            "cells": _cells(drawn, scale),
+            "meta": _meta(drawn, scale, tokens, zoom, row)
             | {"strips": [_strip(strip, zoom.queries) for strip in strips]}
             | {"masked": bool(np.isnan(part).any())},
         },
