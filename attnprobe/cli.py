@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 from transformers.utils import logging as transformers_logging
@@ -45,8 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _OneSentence(ArgumentParser):
+    """Says what is wrong with the arguments without printing the whole usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
+    parser = _OneSentence(
         prog="python -m attnprobe",
         description="What the attention heads of a pretrained model compute.",
     )

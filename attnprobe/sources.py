@@ -93,6 +93,8 @@ def needs_download(name: str, revision: str | None = None) -> bool:
 
 def local_folder(name: str) -> Path | None:
     """The folder of this name on this machine, if there is one."""
+    if not name.strip():  # `Path("")` is the current folder, which nobody asked for
+        return None
     try:
         folder = Path(name).expanduser()
         return folder.resolve() if folder.is_dir() else None

@@ -75,6 +75,24 @@ def test_what_cannot_be_done_is_one_sentence_and_status_two(model, arguments, pa
     assert len(printed.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "command"),
+        (["nothing"], "invalid choice"),
+        (["heads"], "--text --file"),
+        (["heads", "--text", "a", "--format", "xml"], "choose from"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence_and_status_two(arguments, part, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    printed = capsys.readouterr()
+    assert (stopped.value.code, printed.out) == (2, "")
+    assert part in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+
+
 def test_a_file_that_is_not_utf8_is_one_sentence(model, tmp_path, capsys):
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     assert main(["heads", "--model", model, "--file", str(tmp_path / "latin")]) == 2
@@ -115,7 +133,8 @@ def frames_of(arguments, out) -> dict[str, pd.DataFrame]:
 def test_scaling_writes_the_frames_of_the_page(model, tmp_path):
     call = ["scaling", "--model", model, "--text", TEXT, "--layer", "1", "--head", "2"]
     frames = frames_of([*call, "--in-model"], tmp_path / "scaling")
-    assert set(frames) == {"spread", "causes", "asymmetry", "what_if", "in_model"}
+    expected = {"spread", "causes", "asymmetry", "histogram", "what_if", "in_model"}
+    assert set(frames) == expected
     expected = scaling.what_if(ap.trace(ap.load(model), TEXT), 1, 2)
     pd.testing.assert_frame_equal(frames["what_if"], expected, check_dtype=False, rtol=1e-6)
 
@@ -129,7 +148,8 @@ def test_scratch_with_a_fault_is_red_and_the_head_s_facts_hold(model, tmp_path):
 
 def test_jacobian_writes_rows_gradients_and_sinks(model, tmp_path):
     frames = frames_of(["jacobian", "--model", model, "--text", TEXT], tmp_path / "jacobian")
-    assert set(frames) == {"rows", "gradient_heads", "gradient_rows", "sinks"}
+    several = {"heads", "rows", "gradient_heads", "gradient_rows", "sinks", "without_special"}
+    assert set(frames) == several
     assert len(frames["gradient_heads"]) == 15
 
 

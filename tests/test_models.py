@@ -289,6 +289,13 @@ def test_the_proof_at_load_notices_attention_that_misses_the_mask(tiny_folder, m
         load(str(tiny_folder("gpt2")), device="cpu")
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_not_the_current_folder(name, tiny_folder, monkeypatch):
+    monkeypatch.chdir(tiny_folder("bert"))
+    with pytest.raises(UnsupportedModel, match="neither a folder here nor a Hub id"):
+        load(name, device="cpu")
+
+
 def test_the_proof_at_load_notices_a_layer_that_never_attends(tiny_folder, monkeypatch):
     monkeypatch.setattr(
         capture,

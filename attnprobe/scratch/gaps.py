@@ -93,7 +93,7 @@ def _gap(model: Tensor, twins: Sequence[Tensor]) -> Gap:
 def _size(x: Tensor) -> Float[Tensor, ""]:
     """The largest absolute entry, in one pass and without a copy; NaN if there is one."""
     low, high = x.aminmax()
-    return torch.maximum(-low, high)
+    return torch.maximum(low.abs(), high.abs())
 
 
 def _matrix_gaps(run: Run, layer: int, heads: slice, twins: Sequence[Attended]) -> Gaps:
