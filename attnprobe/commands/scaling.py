@@ -51,6 +51,8 @@ def run(args: Namespace) -> Mapping[str, pd.DataFrame]:
         frames |= _of_head(args, loaded, traced, layer, head)
     elif args.pair:
         raise BadInput("--pair came without a head; give --layer and --head")
+    if args.factor is not None and head is None and not args.in_model:
+        raise BadInput("--factor came alone; give --layer and --head, or --in-model")
     if args.in_model:
         frames |= _in_model(args, loaded, tokens, layer, head)
     return frames
