@@ -109,7 +109,12 @@ EXPERIMENTS = _table(
         "Heads and cost",
         cost.cost,
         cost.CLAIMS,
-        {"memory": cost.score_memory, "times": cost.times},
+        {
+            "memory": cost.score_memory,
+            "work": cost.against_tokens,
+            "streaming": cost.streaming,
+            "times": cost.times,
+        },
     ),
     Experiment("equivariance", "Order", equivariance.equivariance, equivariance.CLAIMS),
 )

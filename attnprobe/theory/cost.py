@@ -5,18 +5,25 @@ multiply–add counted as two operations: the four projections take 8 T d², sco
 2 T² d each, whatever h is. The softmax works on h T² numbers.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from functools import partial
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from attnprobe.errors import BadInput
+from attnprobe.softmax_stats import attention_rows
+from attnprobe.theory.allocated import peak_bytes
 from attnprobe.theory.claims import Check, Claim, printed
 from attnprobe.theory.inputs import at_least
 from attnprobe.theory.linear import median_seconds
 
 HEADS = (1, 2, 3, 4, 6, 8, 12)
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
+ROWS_AT_ONCE = 1024
 MIB, GIB = 2**20, 2**30
 
 
@@ -74,6 +81,82 @@ def score_memory(
         for name, numbers in kept.items()
         for tokens in lengths
     )
+
+
+def against_tokens(
+    d_model: int = 768, heads: int = 12, lengths: Sequence[int] = LENGTHS
+) -> pd.DataFrame:
+    """Work of one layer against T: what grows with T, and what with T².
+
+    Projections take 8 T d² operations, scores and context 4 T² d, whatever h is; the softmax takes
+    h T² exponentials. Scores and context overtake the projections at T = 2 d.
+
+    Columns: tokens, work ("projections", "scores and context", "exponentials"), number.
+    """
+    at_least(1, lengths=min(lengths, default=0))
+    _divides(d_model, (heads,))
+    work = {
+        "projections": lambda tokens: 8 * tokens * d_model**2,
+        "scores and context": lambda tokens: 4 * tokens**2 * d_model,
+        "exponentials": lambda tokens: heads * tokens**2,
+    }
+    return pd.DataFrame(
+        {"tokens": tokens, "work": name, "number": float(number(tokens))}
+        for name, number in work.items()
+        for tokens in lengths
+    )
+
+
+def streaming_parts(
+    tokens: int, d_head: int = 64, seed: int = 0, rows: int = ROWS_AT_ONCE
+) -> Iterator[dict]:
+    """Measures the statistics of one head's T rows with no T × T matrix, some rows at a time.
+
+    Random queries, keys and values in float32, every key seen; the statistics are those of
+    `softmax_stats.attention_rows`, spectral norm included, and the context with them. `seconds` and
+    `rows` are what is done so far; `peak_bytes` is the most that was allocated at one time: the
+    results of all rows and the working memory of a part (measured, `allocated.peak_bytes`).
+
+    Keys: tokens, d_head, rows, seconds, peak_bytes, matrix_bytes (the matrix that is not built).
+    """
+    at_least(2, tokens=tokens, d_head=d_head, rows=rows)
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = torch.randn(3, 1, 1, tokens, d_head, generator=generator).unbind()
+    parts = [partial(_statistics, part, key, value) for part in query.split(rows, dim=2)]
+    working = peak_bytes(parts[0]) - _bytes_of(parts[0]())
+    seconds, done, results = 0.0, 0, 0
+    for part in parts:
+        began = time.perf_counter()
+        found = part()
+        seconds += time.perf_counter() - began
+        done = min(tokens, done + rows)
+        results += _bytes_of(found)
+        yield {
+            "tokens": tokens,
+            "d_head": d_head,
+            "rows": done,
+            "seconds": seconds,
+            "peak_bytes": working + results,
+            "matrix_bytes": 4 * tokens**2,
+        }
+
+
+def _statistics(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    scale = query.shape[-1] ** -0.5
+    with torch.no_grad():
+        context, rows = attention_rows(query, key, value, scale=scale, valid=None, causal=False)
+    kept = (getattr(rows, each.name) for each in fields(rows))
+    return (context, *(number for number in kept if isinstance(number, Tensor)))
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def streaming(lengths: Sequence[int] = (1024, 2048, 4096)) -> pd.DataFrame:
+    """The last of `streaming_parts` for each length: one measured row per T."""
+    at_least(2, lengths=min(lengths, default=0))
+    return pd.DataFrame([list(streaming_parts(tokens))[-1] for tokens in lengths])
 
 
 def time_cells(

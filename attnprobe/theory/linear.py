@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnprobe.theory.allocated import peak_bytes
 from attnprobe.theory.claims import Check, Claim
 from attnprobe.theory.draws import Stream
 from attnprobe.theory.inputs import at_least
@@ -156,11 +157,12 @@ def time_cells(
 ) -> Iterator[dict]:
     """Seconds and memory of one head against T, contender by contender, on this machine.
 
-    `seconds` is the median of `repeats` calls after a first one, in float32; `extra_bytes` is what
-    the method has to hold besides queries, keys, values and output, counted from its shapes (the
-    fused kernel's blocks are not counted).
+    `seconds` is the median of `repeats` calls after a first one, in float32; `peak_bytes` is what
+    one more call has allocated at most, as `allocated.peak_bytes` measures it; `extra_bytes` is
+    what the method has to hold besides queries, keys, values and output, counted from its shapes
+    (the fused kernel's blocks are not counted).
 
-    Keys: tokens, method, d_k, features, seconds, extra_bytes.
+    Keys: tokens, method, d_k, features, seconds, peak_bytes, extra_bytes.
     """
     at_least(1, lengths=min(lengths, default=0), d_k=d_k, features=features, repeats=repeats)
     generator = torch.Generator().manual_seed(seed)
@@ -168,12 +170,14 @@ def time_cells(
     for tokens in lengths:
         parts = torch.randn(3, tokens, d_k, generator=generator).unbind()
         for method, (attention, numbers) in METHODS.items():
+            call = partial(attention, *parts, directions)
             yield {
                 "tokens": tokens,
                 "method": method,
                 "d_k": d_k,
                 "features": features,
-                "seconds": median_seconds(partial(attention, *parts, directions), repeats),
+                "seconds": median_seconds(call, repeats),
+                "peak_bytes": peak_bytes(call),
                 "extra_bytes": 4 * numbers(tokens, d_k, features),
             }
 
@@ -210,6 +214,22 @@ def crossing(frame: pd.DataFrame, method: str, against: str) -> float | None:
     low, high = np.log(gap.index[[last, last + 1]])
     before, after = gap.iloc[[last, last + 1]]
     return float(np.exp(low + (high - low) * before / (before - after)))
+
+
+def crossings(frame: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Where each method of `frame` crosses `against` between two measured lengths.
+
+    Columns: method, tokens, seconds (on the measured line of `against`, interpolated on log axes).
+    """
+    line = frame[frame["method"] == against].sort_values("tokens")
+    first = float(line["tokens"].iloc[0])
+    rows = []
+    for method in dict.fromkeys(frame["method"]):
+        at = None if method == against else crossing(frame, method, against)
+        if at is not None and at > first:
+            log_seconds = np.interp(np.log(at), np.log(line["tokens"]), np.log(line["seconds"]))
+            rows.append((method, at, float(np.exp(log_seconds))))
+    return pd.DataFrame(rows, columns=["method", "tokens", "seconds"])
 
 
 def _fused(query, key, value, _):

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from attnprobe.errors import BadInput
 from attnprobe.theory.claims import Check, Claim, printed
 from attnprobe.theory.draws import Stream
 from attnprobe.theory.inputs import at_least, listed
@@ -76,6 +77,7 @@ def variance(
     """
     at_least(2, draws=draws, smallest_d_k=min(dims, default=0))
     listed("components", components, list(COMPONENTS))
+    _correlates(correlation)
     stream = Stream(seed)
     kind = COMPONENTS[components]
     rows = []
@@ -85,6 +87,11 @@ def variance(
         rows.append({"d_k": d_k, "components": components, "draws": draws, **_spread(products)})
         rows[-1] |= {"predicted_std": predicted, "scaled_std": rows[-1]["std"] / math.sqrt(d_k)}
     return pd.DataFrame(rows)
+
+
+def _correlates(correlation: float) -> None:
+    if not 0 <= correlation <= 1:
+        raise BadInput(f"the correlation is {correlation}; it must lie between 0 and 1")
 
 
 def _dot_products(
@@ -110,15 +117,21 @@ def _spread(products: Float[np.ndarray, " draw"]) -> dict[str, float]:
 
 
 def histogram(
-    d_k: int = 64, components: str = "normal", draws: int = 20_000, seed: int = 7, bins: int = 60
+    d_k: int = 64,
+    components: str = "normal",
+    draws: int = 20_000,
+    seed: int = 7,
+    bins: int = 60,
+    correlation: float = 0.1,
 ) -> pd.DataFrame:
-    """Densities of q·k and of q·k/√d_k on one axis.
+    """Densities of q·k and of q·k/√d_k on one axis, components as in `variance`.
 
     Columns: score ("raw logit", "scaled logit"), value (bin middle), density.
     """
     at_least(2, draws=draws, d_k=d_k, bins=bins)
     listed("components", components, list(COMPONENTS))
-    raw = _dot_products(COMPONENTS[components], Stream(seed), draws, d_k, 0.1)
+    _correlates(correlation)
+    raw = _dot_products(COMPONENTS[components], Stream(seed), draws, d_k, correlation)
     reach = float(np.abs(raw).max())
     edges = np.linspace(-reach, reach, bins + 1)
     middles = (edges[:-1] + edges[1:]) / 2
@@ -230,6 +243,12 @@ def _c7() -> tuple[Check, ...]:
             float(rows["variance"]),
             0.05,
             right=8.0,
+        ),
+        Check(
+            "variance of the score, factor on each weight, d_k = 64",
+            1.0,
+            float(rows["standard deviation"]),
+            0.05,
         ),
     )
 

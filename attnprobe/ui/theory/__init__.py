@@ -53,19 +53,22 @@ SECTIONS: dict[str, tuple[Part, ...]] = {
 def experiments(view: View) -> None:
     """The whole page under its title: choice of experiment and language, then the section."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
+        place = st.container(width="stretch")
+        language = choice(
+            "Language · 언어", list(LANGUAGES), key="lang", url=True,
+            format_func=LANGUAGES.__getitem__,
+        )  # fmt: skip
+    lab = Lab(view, language)
+    with place:
         name = choice(
-            "Experiment",
+            lab.say("Experiment"),
             list(SECTIONS),
             key="section",
             url=True,
-            format_func=lambda key: EXPERIMENTS[key].title,
+            format_func=lambda key: lab.say(EXPERIMENTS[key].title),
             width="stretch",
         )
-        language = choice(
-            "Language of the texts", list(LANGUAGES), key="lang", url=True,
-            format_func=LANGUAGES.__getitem__,
-        )  # fmt: skip
-    section(Lab(view, language), name)
+    section(lab, name)
 
 
 def section(lab: Lab, name: str) -> None:

@@ -15,10 +15,17 @@ STEPS = 400
 STEP, PLAYING = "theory:step", "theory:playing"
 FRAME_SECONDS, FRAME_STEPS = 0.6, 10
 TRACED = {
-    "loss": Quantity("loss", "loss", scale="log"),
-    "target_weight": Quantity("target_weight", "weight on the target", scale="log"),
-    "gradient_norm": Quantity("gradient_norm", "‖∂L/∂q‖", scale="log"),
+    "loss": ("Loss", Quantity("loss", "loss", scale="log")),
+    "target_weight": (
+        "Weight on the target",
+        Quantity("target_weight", "weight on the target", scale="log"),
+    ),
+    "gradient_norm": (
+        "Norm of the gradient",
+        Quantity("gradient_norm", "‖∂L/∂q‖", scale="log"),
+    ),
 }
+LEGEND = {"1/√d_k": "divided by √d_k", "none": "not divided"}
 
 
 def _descent(d_k: int, rate: float, seed: int) -> dict[str, pd.DataFrame]:
@@ -36,8 +43,8 @@ def descent(lab: Lab) -> None:
             "d_k", (4, 8, 16, 32, 64, 128, 256), 64, key="theory:freeze_d_k", width=260
         )
         rates = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-        rate = st.select_slider("Learning rate", rates, 0.5, key="theory:rate", width=260)
-        seed = st.number_input("Seed", 0, 10**6, 11, key="theory:freeze_seed", width=140)
+        rate = st.select_slider(lab.say("Learning rate"), rates, 0.5, key="theory:rate", width=260)
+        seed = st.number_input(lab.say("Seed"), 0, 10**6, 11, key="theory:freeze_seed", width=140)
     settings = {"d_k": d_k, "rate": rate, "seed": seed}
     frames = lab.frame("freezing", _descent, **settings)
     playing = st.session_state.setdefault(PLAYING, False)
@@ -51,37 +58,39 @@ def _scene(lab: Lab, frames: dict[str, pd.DataFrame], settings: dict) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         playing = st.session_state[PLAYING]
         if st.button(
-            "Pause" if playing else "Play",
+            lab.say("Pause" if playing else "Play"),
             icon=":material/pause:" if playing else ":material/play_arrow:",
             key="theory:play",
         ):
             st.session_state[PLAYING] = not playing
             st.rerun()
-        step = st.slider("Step", 0, STEPS - 1, key=STEP, width=520)
+        step = st.slider(lab.say("Step"), 0, STEPS - 1, key=STEP, width=520)
     trace, weights = frames["trace"], frames["weights"]
-    _numbers(trace[trace["step"] == step])
-    with st.container(horizontal=True):
-        now = weights[weights["step"] == step]
+    _numbers(lab, trace[trace["step"] == step])
+    first, *others = [*st.columns(2), *st.columns(2)]
+    with first:
+        now = weights[weights["step"] == step].replace({"division": LEGEND})
         lab.show(
-            "freezing-weights", f"Weights at step {step}", now,
+            "freezing-weights", "Weights at step {step}", now,
             lambda mode: pictures.grouped_bars(
                 now, "pair", Quantity("weight", "weight", domain=(0, 1)), "division", mode=mode,
                 width=WIDE, height=HIGH,
             ),
             "Weights on the eight pairs; pair 3 (the fourth) is the target.",
-            **settings,
+            said={"step": step}, **settings,
         )  # fmt: skip
-        for name, quantity in TRACED.items():
-            seen = trace[trace[name] > 0]
-            marks = trace[(trace["step"] == step) & (trace[name] > 0)]
+    for place, (name, (title, quantity)) in zip(others, TRACED.items(), strict=True):
+        seen = trace[trace[name] > 0].replace({"division": LEGEND})
+        marks = seen[seen["step"] == step]
+        with place:
             lab.show(
-                f"freezing-{name}", quantity.label.capitalize(), trace,
+                f"freezing-{name}", title, trace,
                 lambda mode, q=quantity, seen=seen, marks=marks: figures.curves(
                     seen, Quantity("step", "step", format="d"), q, by="division", marked=marks,
                     mode=mode, width=WIDE, height=HIGH,
                 ),
-                "Gradient descent on one query, eight pairs, value width 8; rings: the step above.",
-                **settings,
+                "Gradient descent on one query, eight pairs, value width 8; rings: step {step}.",
+                said={"step": step}, **settings,
             )  # fmt: skip
 
 
@@ -93,11 +102,13 @@ def _advance() -> None:
         st.rerun()
 
 
-def _numbers(rows: pd.DataFrame) -> None:
-    words = {"1/√d_k": "divided", "none": "undivided"}
+_WORDS = {"1/√d_k": "divided", "none": "undivided"}
+
+
+def _numbers(lab: Lab, rows: pd.DataFrame) -> None:
     metrics(
         *(
-            (f"{label}, {words[row['division']]}", f"{row[name]:.3g}")
+            (f"{lab.say(label)}, {lab.say(_WORDS[row['division']])}", f"{row[name]:.3g}")
             for name, label in (("loss", "Loss"), ("target_weight", "Target"), ("peak", "Peak"))
             for row in rows.to_dict("records")
         )
@@ -110,7 +121,9 @@ RATES = (0.05, 0.15, 0.5, 1.5, 5.0)
 
 def phase(lab: Lab) -> None:
     """The share of frozen runs over widths and rates: started by a button, kept when stopped."""
-    seeds = st.select_slider("Runs per cell", (8, 16, 24, 48), 24, key="theory:runs", width=260)
+    seeds = st.select_slider(
+        lab.say("Runs per cell"), (8, 16, 24, 48), 24, key="theory:runs", width=260
+    )
     total = len(DIMS) * len(RATES)
 
     def steps(progress: Progress) -> pd.DataFrame:
@@ -118,21 +131,27 @@ def phase(lab: Lab) -> None:
         cells = [(d_k, rate) for d_k in DIMS for rate in RATES]
         for done, (d_k, rate) in enumerate(cells[len(rows) // 2 :], len(rows) // 2 + 1):
             rows += freezing.phase_cells((d_k,), (rate,), seeds, STEPS)
-            progress(done, total, pd.DataFrame(rows), f"{done} of {total} cells")
+            note = lab.say("{done} of {total} cells", done=done, total=total)
+            progress(done, total, pd.DataFrame(rows), note)
         return pd.DataFrame(rows)
 
     outcome = run(
         lab.alone, "theory phase", {"seeds": seeds}, steps,
-        cost=f"{total} cells, each {seeds} runs of {STEPS} steps with and without the division; "
-        "some ten seconds.",
+        cost=lab.say(
+            "{total} cells, each {seeds} runs of {steps} steps with and without the division; some "
+            "ten seconds.",
+            total=total, seeds=seeds, steps=STEPS,
+        ),
+        label=lab.say("Run"),
     )  # fmt: skip
     if outcome is None:
         return
     frame = outcome.value
-    with st.container(horizontal=True):
-        for name, title in (("1/√d_k", "Divided by √d_k"), ("none", "Not divided")):
-            part = frame[frame["division"] == name]
-            part = part.sort_values(["d_k", "rate"], ascending=[False, True])
+    titles = {"1/√d_k": "Divided by √d_k", "none": "Not divided"}
+    for place, (name, title) in zip(st.columns(2), titles.items(), strict=True):
+        part = frame[frame["division"] == name]
+        part = part.sort_values(["d_k", "rate"], ascending=[False, True])
+        with place:
             lab.show(
                 f"phase-{'divided' if name != 'none' else 'undivided'}", title, part,
                 lambda mode, part=part: pictures.labelled_grid(
@@ -140,24 +159,31 @@ def phase(lab: Lab) -> None:
                     Quantity("frozen", "frozen runs", "share", domain=(0, 1)),
                     mode=mode, limits=(0.0, 1.0), cell=(52, 30),
                 ),
-                f"{seeds} runs per cell, seeds 0 to {seeds - 1}, {STEPS} steps. Frozen: "
-                "‖∂L/∂q‖ < 10⁻⁶ while the target has less than half of the weight.",
-                runs=seeds, steps=STEPS,
+                "{runs} runs per cell, seeds 0 to {last}, {steps} steps. Frozen: ‖∂L/∂q‖ < 10⁻⁶ "
+                "while the target has less than half of the weight.",
+                said={"last": seeds - 1}, runs=seeds, steps=STEPS,
             )  # fmt: skip
 
 
 def gradient_check(lab: Lab) -> None:
     """The error of central differences against the width of the difference."""
     frame = lab.frame("gradient check", freezing.gradient_check)
+    seen = frame.replace({"division": LEGEND})
     lab.show(
         "gradient-check", "Formula against central differences", frame,
         lambda mode: figures.curves(
-            frame, Quantity("h", "h", "logit", scale="log", format=".0e"),
-            Quantity("max_abs_error", "largest error of ∂L/∂s", scale="log", format=".2e"),
-            by="division", dots=True, mode=mode, width=WIDER, height=240,
+            seen, Quantity("h", "h", "logit", scale="log", format=".0e"),
+            Quantity("max_relative_error", "largest relative error of ∂L/∂s", scale="log",
+                     format=".2e"),
+            by="division", dots=True, marked=_CLAIMED_ERROR, mode=mode, width=WIDER, height=240,
         ),
-        "First step, seed 11, d_k = 64; the largest absolute error over the eight scores. "
-        "Truncation falls with h², rounding grows with 1/h.",
+        "First step, seed {seed}, d_k = 64; the largest relative error over the eight scores. "
+        "Truncation falls with h², rounding grows with 1/h. Ring: the claimed error, "
+        "drawn at h = 1e−5, since its h was not told.",
         seed=11,
-        wide=True,
     )  # fmt: skip
+
+
+_CLAIMED_ERROR = pd.DataFrame(
+    {"h": [1e-5], "max_relative_error": [1.1e-10], "label": ["claimed: 1.1e−10"]}
+)

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -20,7 +21,7 @@ from attnprobe.theory import EXPERIMENTS
 from attnprobe.theory.claims import REPRODUCED, RIGHT, WRONG, Claim, measured
 from attnprobe.ui.cached import RESULTS, digest_of, kept
 from attnprobe.ui.errors import plain
-from attnprobe.ui.show import provenance, show, versions
+from attnprobe.ui.show import card, draw, provenance, versions
 from attnprobe.ui.sidebar import HOME
 from attnprobe.ui.view import View
 
@@ -32,9 +33,9 @@ _BADGES = {
     RIGHT: {"icon": ":material/check:", "color": "green"},
     WRONG: {"icon": ":material/close:", "color": "red"},
 }
-CARD, WIDE_CARD = 424, 588  # two of the first stand side by side on a small screen
-WIDE, WIDER = (card - 34 for card in (CARD, WIDE_CARD))
-HIGH = 220
+WIDE, WIDER, HIGH = 390, 554, 220  # px of a chart in a file; on the screen it fills its card
+MOST_ROWS = 9
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,14 @@ class Lab:
     def frame(self, name: str, function: Callable[..., Any], **settings: Any) -> Any:
         """`function(**settings)`, computed once for these JSON-like settings."""
         digest = digest_of("theory", name, settings)
-        with st.spinner("Computing …"):
+        with st.spinner(self.say("Computing …"), show_time=True):
             return kept(RESULTS, digest, lambda tick: function(**settings))
+
+    def say(self, template: str, **values: Any) -> str:
+        """`template` in the language of the visit, filled with `values`; words among them too."""
+        table = words(self.language)
+        said = {k: table.get(v, v) if isinstance(v, str) else v for k, v in values.items()}
+        return table.get(template, template).format(**said)
 
     def show(
         self,
@@ -63,12 +70,15 @@ class Lab:
         chart: Callable[[figures.Mode], Any],
         caption: str,
         *,
-        wide: bool = False,
+        said: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
-        """A card with a figure of no model; `settings` are printed into its files."""
+        """A card with a figure of no model; `settings` are printed into its files.
+
+        `title` and `caption` are templates, filled with `settings` and `said`.
+        """
         source = Provenance("no model (theory lab)", versions=versions(), extra=settings)
-        self._card(Figure(f"theory-{name}", chart, frame, caption, title, source), title, wide)
+        self._card(f"theory-{name}", frame, chart, title, caption, source, settings | dict(said))
 
     def show_on_model(
         self,
@@ -78,29 +88,31 @@ class Lab:
         chart: Callable[[figures.Mode], Any],
         caption: str,
         *,
-        wide: bool = False,
+        said: Mapping[str, Any] = MappingProxyType({}),
         of_head: bool = False,
     ) -> None:
         """A card with a figure of the loaded model's heads, or of the chosen head."""
-        view = self.view
-        head = {"layer": view.layer, "head": view.head} if of_head else {}
-        if of_head:
-            title = f"{title}, layer {view.layer}, head {view.head}"
-        source = provenance(view, **head)
-        self._card(Figure(f"theory-{name}", chart, frame, caption, title, source), title, wide)
+        head = {"layer": self.view.layer, "head": self.view.head}
+        source = provenance(self.view, **head if of_head else {})
+        self._card(f"theory-{name}", frame, chart, title, caption, source, head | dict(said))
 
-    def _card(self, figure: Figure, title: str, wide: bool) -> None:
-        show(self.view, figure, title, key=figure.name, width=WIDE_CARD if wide else CARD)
+    def _card(self, name, frame, chart, title, caption, source, values) -> None:
+        """What is exported is in English, as what its files print of the origin."""
+        alone, below = (text.format(**values) for text in (title, caption))
+        figure = Figure(name, chart, frame, below, alone, source)
+        shown, under = (self.say(text, **values) for text in (title, caption))
+        with card(shown, caption=under, export=figure, key=name):
+            draw(self.view, figure, key=name)
 
     def on_model(self, key: str) -> bool:
         """The switch from random numbers to the loaded model's own heads."""
         there = self.view.loaded is not None
         wanted = st.toggle(
-            "Also on the loaded model's own heads",
+            self.say("Also on the loaded model's own heads"),
             key=f"theory:{key}:on_model",
             persist_state="session",
             disabled=not there,
-            help=None if there else "No model is loaded; the sidebar says why.",
+            help=None if there else self.say("No model is loaded; the sidebar says why."),
         )
         return wanted and there
 
@@ -116,40 +128,50 @@ def texts(name: str, language: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 @cache
+def words(language: str) -> Mapping[str, str]:
+    """What labels, titles and captions are in a language other than English, by the English."""
+    return _table(language, "words.toml")
+
+
+@cache
 def claim_words(language: str) -> Mapping[str, Mapping[str, str]]:
     """The claims' sentences in a language other than English, by claim and field."""
-    path = TEXTS / language / "claims.toml"
+    return _table(language, "claims.toml")
+
+
+def _table(language: str, file: str) -> dict[str, Any]:
+    path = TEXTS / language / file
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def _word(claim: Claim, field: str, language: str) -> str:
+def _word(claim: Claim, field: str, language: str) -> Any:
     return claim_words(language).get(claim.id, {}).get(field, getattr(claim, field))
 
 
 def state(lab: Lab, ids: Sequence[str]) -> None:
     """Each claim in its own card: the statement, and the mathematics behind it."""
-    columns = st.columns(2) if len(ids) > 1 else [st.container()]
-    for number, claim in enumerate(CLAIMS[key] for key in ids):
-        with columns[number % len(columns)].container(border=True):
+    columns = st.columns(len(ids)) if len(ids) > 1 else [st.container()]
+    for column, claim in zip(columns, (CLAIMS[key] for key in ids), strict=False):
+        with column.container(border=True, height="stretch"):
             statement = plain(_word(claim, "statement", lab.language))
             st.markdown(f":blue-badge[{claim.id}] {statement}")
-            lines = r" \\ ".join(claim.derivation)
+            lines = r" \\ ".join(_word(claim, "derivation", lab.language))
             st.latex(rf"\begin{{gathered}}{lines}\end{{gathered}}")
 
 
 def judge(lab: Lab, ids: Sequence[str]) -> None:
     """The verdict on each claim, and the claimed numbers beside the measured ones."""
-    with st.spinner("Measuring the claims …", show_time=True):
+    with st.spinner(lab.say("Measuring the claims …"), show_time=True):
         rows = pd.concat([_rows(CLAIMS[key]) for key in ids], ignore_index=True)
     with st.container(border=True):
         for key in ids:
             outcome = rows.loc[rows["claim"] == key, "verdict"].iloc[0]
             _verdict(lab, CLAIMS[key], outcome)
         st.dataframe(
-            beside(rows),
+            beside(lab, rows),
             hide_index=True,
-            height="auto" if len(rows) <= 9 else 300,
-            column_config={"quantity": st.column_config.TextColumn(width="large")},
+            height="auto" if len(rows) <= MOST_ROWS else 35 * (MOST_ROWS + 1) + 3,
+            column_config={lab.say("quantity"): st.column_config.TextColumn(width="large")},
         )
 
 
@@ -159,20 +181,20 @@ def _rows(claim: Claim) -> pd.DataFrame:
 
 def _verdict(lab: Lab, claim: Claim, outcome: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.badge(f"{claim.id} {outcome}", **_BADGES[outcome])
+        st.badge(f"{claim.id} {lab.say(outcome)}", **_BADGES[outcome])
         st.markdown(plain(_word(claim, "measurement", lab.language)), width="stretch")
     if outcome == WRONG:
         st.markdown(plain(_word(claim, "reason", lab.language)))
 
 
-def beside(rows: pd.DataFrame) -> pd.DataFrame:
+def beside(lab: Lab, rows: pd.DataFrame) -> pd.DataFrame:
     """The frame of `claims.measured` as a table to read: numbers of six digits, signs for holds."""
     relation = rows["relation"].where(rows["relation"] != "=", "")
     numbers = rows["claimed"].map("{:.6g}".format)
     claimed = rows["printed"].where(rows["printed"] != "", relation + " " + numbers)
     table = {
         "claim": rows["claim"],
-        "quantity": rows["quantity"],
+        "quantity": [named(lab, quantity) for quantity in rows["quantity"]],
         "claimed": claimed.str.strip(),
         "measured": rows["measured"].map("{:.6g}".format),
         "holds": rows["holds"].map({True: "✓", False: "✗"}),
@@ -180,4 +202,20 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
     right = pd.to_numeric(rows["right"])
     if right.notna().any():
         table["right value"] = right.map("{:.4g}".format).where(right.notna(), "")
-    return pd.DataFrame(table)
+    return pd.DataFrame({lab.say(name): column for name, column in table.items()})
+
+
+def named(lab: Lab, quantity: str) -> str:
+    """The name of a checked number: as a whole, or piece by piece; its own numbers stay.
+
+    The table of words has # where a number stands.
+    """
+    table = words(lab.language)
+
+    def said(text: str) -> str:
+        numbers = iter(_NUMBER.findall(text))
+        pattern = table.get(_NUMBER.sub("#", text), text)
+        return re.sub("#", lambda _: next(numbers), pattern)
+
+    whole = said(quantity)
+    return whole if whole != quantity else ", ".join(map(said, quantity.split(", ")))

@@ -18,6 +18,8 @@ PRESETS = {
 }
 OWN = "own scores"
 MOST_KEYS = 24
+TYPICAL = "2.0, 1.0, 0.5, -1.0"
+SLIDER_END = 100.0
 PRESET, TYPED, WIDTH = "theory:preset", "theory:scores", "theory:row_d_k"
 
 
@@ -36,30 +38,57 @@ def parsed(text: str) -> tuple[float, ...]:
 def _row() -> tuple[tuple[float, ...], tuple[str, ...], int]:
     """The chosen scores, the names of their keys, and d_k."""
     chosen = st.session_state.get(PRESET, next(iter(PRESETS)))
-    typed = st.session_state.get(TYPED, "")
+    typed = st.session_state.get(TYPED, TYPICAL)
     row, names = PRESETS[chosen] if chosen in PRESETS else (parsed(typed), None)
     names = names or tuple(str(key) for key in range(len(row)))
-    return row, names, st.session_state.get(WIDTH, 64)
+    return _with_largest(row), names, st.session_state.get(WIDTH, 64)
+
+
+def _slider_of(row: tuple[float, ...]) -> str:
+    """The key of the slider for this row's largest score: another row starts at its own score."""
+    return "theory:largest:" + " ".join(map(repr, row))
+
+
+def _with_largest(row: tuple[float, ...]) -> tuple[float, ...]:
+    """The row with its largest score as the slider says."""
+    top = int(np.argmax(row))
+    moved = st.session_state.get(_slider_of(row), row[top])
+    return (*row[:top], float(moved), *row[top + 1 :])
+
+
+def _largest(lab: Lab) -> None:
+    chosen = st.session_state.get(PRESET, next(iter(PRESETS)))
+    row = PRESETS[chosen][0] if chosen in PRESETS else parsed(st.session_state[TYPED])
+    largest = max(row)
+    if abs(largest) > SLIDER_END:
+        st.caption(lab.say("The slider for the largest score goes to ±{end}.", end=SLIDER_END))
+        return
+    st.slider(
+        lab.say("Score of the key that leads (starts as the row has it)"),
+        -SLIDER_END, SLIDER_END, largest, 0.001, format="%.4g", key=_slider_of(row), width=420,
+    )  # fmt: skip
 
 
 def row(lab: Lab) -> None:
-    """Scores to choose or type, d_k, and the weights before and after the division."""
+    """Scores to choose or type, the largest and d_k to move, the weights before and after."""
     with st.container(horizontal=True):
         chosen = st.segmented_control(
-            "Scores", [*PRESETS, OWN], key=PRESET, default=next(iter(PRESETS)), required=True
-        )
+            lab.say("Scores"), [*PRESETS, OWN], key=PRESET, default=next(iter(PRESETS)),
+            required=True, format_func=lab.say,
+        )  # fmt: skip
         st.select_slider("d_k", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), 64, key=WIDTH, width=300)
     if chosen == OWN:
-        st.text_input("Scores, with commas between", "2.0, 1.0, 0.5, -1.0", key=TYPED)
+        st.text_input(lab.say("Scores, with commas between"), TYPICAL, key=TYPED)
+    _largest(lab)
     scores, names, d_k = _row()
     frame = lab.frame("row", softmax.row_weights, scores=scores, d_k=d_k).assign(name=names)
     top = int(np.argmax(scores))
     metrics(
-        ("Largest score", f"{scores[top]:g}"),
+        (lab.say("Largest score"), f"{scores[top]:g}"),
         ("√d_k", f"{d_k**0.5:.4g}"),
-        ("Largest, divided", f"{frame['scaled_logit'][top]:.4g}"),
-        ("Peak, undivided", f"{frame['undivided'][top]:.4f}"),
-        ("Peak, divided", f"{frame['divided'][top]:.4f}"),
+        (lab.say("Largest, divided"), f"{frame['scaled_logit'][top]:.4g}"),
+        (lab.say("Peak, undivided"), f"{frame['undivided'][top]:.4f}"),
+        (lab.say("Peak, divided"), f"{frame['divided'][top]:.4f}"),
     )
     tidy = frame.melt("name", ["undivided", "divided"], "scores", "weight").rename(
         columns={"name": "key"}
@@ -70,9 +99,8 @@ def row(lab: Lab) -> None:
             tidy, "key", Quantity("weight", "weight", domain=(0, 1)), "scores", mode=mode,
             width=WIDER, height=HIGH,
         ),
-        f"Softmax of the scores as they are, and divided by √{d_k}. The order is the same.",
+        "Softmax of the scores as they are, and divided by √{d_k}. The order is the same.",
         scores=", ".join(f"{score:g}" for score in scores), d_k=d_k,
-        wide=True,
     )  # fmt: skip
 
 
@@ -89,7 +117,7 @@ def multiplier(lab: Lab) -> None:
     """The curve over the multiplier, the Jacobian at one of them, and the table."""
     scores, names, d_k = _row()
     power = st.slider(
-        "Multiplier of the divided scores, as a power of two", -3.0, 5.0, 0.0, 0.05,
+        lab.say("Multiplier of the divided scores, as a power of two"), -3.0, 5.0, 0.0, 0.05,
         key="theory:power", width=420,
     )  # fmt: skip
     factor = 2.0**power
@@ -99,9 +127,10 @@ def multiplier(lab: Lab) -> None:
     tidy, marks = (_tidy(frame) for frame in (curve, here))
     j = lab.frame("jacobian", softmax.jacobian_map, multiplier=factor, **settings)
     j = j.assign(**{axis: [names[i] for i in j[axis]] for axis in ("weight", "score")})
-    with st.container(horizontal=True):
+    left, right = st.columns(2)
+    with left:
         lab.show(
-            "multiplier-curve", f"Multiplier {factor:.3g}", curve,
+            "multiplier-curve", "Multiplier {factor:.3g}", curve,
             lambda mode: figures.curves(
                 tidy,
                 Quantity("multiplier", "multiplier (√d_k: not divided)", scale="log"),
@@ -110,21 +139,32 @@ def multiplier(lab: Lab) -> None:
             ),
             "Peak, normalised entropy and norms of J = diag(p) − ppᵀ; rings: the chosen "
             "multiplier.",
-            **settings,
+            said={"factor": factor}, **settings,
         )  # fmt: skip
+    with right:
         lab.show(
-            "jacobian", f"Jacobian at multiplier {factor:.3g}", j,
+            "jacobian", "Jacobian at multiplier {multiplier:.3g}", j,
             lambda mode: _jacobian_map(j, mode),
             "∂ weight / ∂ score. Colours are fixed to ±¼, the largest that an entry can be.",
             multiplier=factor, **settings,
         )  # fmt: skip
     table = lab.frame("multiplier table", softmax.softmax, **settings)
-    st.dataframe(table, hide_index=True, column_config=_COLUMNS)
+    st.dataframe(table, hide_index=True, column_config=_columns(lab))
 
 
 _COLUMNS = {
-    name: st.column_config.NumberColumn(format="%.6g") for name in ("multiplier", *_CURVES)
-} | {name: st.column_config.NumberColumn(format="%.6g") for name in ("entropy", "jacobian_trace")}
+    "multiplier": "multiplier",
+    "entropy": "entropy (nats)",
+    **_CURVES,
+    "jacobian_trace": "J, trace",
+}
+
+
+def _columns(lab: Lab) -> dict[str, object]:
+    return {
+        name: st.column_config.NumberColumn(lab.say(label), format="%.6g")
+        for name, label in _COLUMNS.items()
+    }
 
 
 def _tidy(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
 from attnprobe.theory import exponent, variance
 from attnprobe.ui.cached import computed, trace
+from attnprobe.ui.show import metrics
 from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -21,34 +22,42 @@ def counting(lab: Lab) -> None:
     """Spread against width for a kind of components, and the two histograms."""
     with st.container(horizontal=True):
         kind = st.selectbox(
-            "Components", list(variance.COMPONENTS), key="theory:components",
-            persist_state="session", width=200,
+            lab.say("Components"), list(variance.COMPONENTS), key="theory:components",
+            persist_state="session", width=200, format_func=lab.say,
         )  # fmt: skip
         d_k = st.select_slider(
-            "d_k of the histogram", WIDTHS[1:], 64, key="theory:histogram_d_k", width=300
+            lab.say("d_k of the histogram"), WIDTHS[1:], 64, key="theory:histogram_d_k", width=300
         )
-        seed = st.number_input("Seed", 0, 10**6, 7, key="theory:variance_seed", width=140)
+        seed = st.number_input(lab.say("Seed"), 0, 10**6, 7, key="theory:variance_seed", width=140)
+        correlation = 0.1
+        if kind == "correlated":
+            correlation = st.slider(
+                lab.say("Correlation ρ"), 0.0, 1.0, 0.1, 0.05, key="theory:rho", width=260
+            )
     draws = 4_000
-    settings = {"components": kind, "draws": draws, "seed": seed}
+    settings = {"components": kind, "draws": draws, "seed": seed, "correlation": correlation}
     frame = lab.frame("variance", variance.variance, dims=WIDTHS, **settings)
     shapes = lab.frame("histogram", variance.histogram, d_k=d_k, **settings)
-    with st.container(horizontal=True):
+    left, right = st.columns(2)
+    with left:
         lab.show(
             "variance", "Spread of q·k against d_k", frame,
             lambda mode: pictures.against_prediction(
                 frame, D_K, "std", "predicted_std", STD, error="std_error", mode=mode, **SIZE
             ),
-            f"{kind} components, {draws:,} draws per width, seed {seed}. Points: measured, with "
-            "two standard errors either way; line: √Var(q·k) as predicted.",
+            "Components: {components}; {draws:,} draws per width, seed {seed}. Points: measured, "
+            "with two standard errors either way; line: √Var(q·k) as predicted.",
             **settings,
         )  # fmt: skip
+    with right:
         lab.show(
-            "histogram", f"Scores at d_k = {d_k}", shapes,
+            "histogram", "Scores at d_k = {d_k}", shapes,
             lambda mode: figures.curves(
                 shapes, Quantity("value", "logit"), Quantity("density", "density"), by="score",
                 mode=mode, **SIZE,
             ),
-            f"{kind} components, {draws:,} draws, seed {seed}; density of q·k and of q·k/√d_k.",
+            "Components: {components}; {draws:,} draws, seed {seed}; density of q·k and of "
+            "q·k/√d_k.",
             d_k=d_k, **settings,
         )  # fmt: skip
     if lab.on_model("variance"):
@@ -81,7 +90,6 @@ def _heads_against_predictions(lab: Lab) -> None:
         ),
         "One point per head and prediction, over all query–key pairs of the text, masked ones "
         "included. With all second moments of queries and keys the prediction is an identity.",
-        wide=True,
     )  # fmt: skip
 
 
@@ -105,26 +113,40 @@ def _devices(growth: float, hidden_std: float, seed: int) -> pd.DataFrame:
 
 
 def devices(lab: Lab) -> None:
-    """Spread against width for the eight combinations of the three devices."""
+    """Three switches, and the spread against width of the combination that they choose."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        init = st.toggle(lab.say("Initialisation 1/√d_model"), True, key="theory:init")
+        norm = st.toggle(lab.say("LayerNorm"), True, key="theory:norm")
+        division = st.toggle(lab.say("Division by √d_k"), False, key="theory:division")
     with st.container(horizontal=True):
         hidden = st.slider(
-            "Standard deviation of the hidden states", 0.5, 10.0, 3.0, 0.5,
+            lab.say("Standard deviation of the hidden states"), 0.5, 10.0, 3.0, 0.5,
             key="theory:hidden_std", width=300,
         )  # fmt: skip
-        growth = st.slider("Weights grown by", 0.5, 4.0, 1.0, 0.1, key="theory:growth", width=300)
+        growth = st.slider(
+            lab.say("Weights grown by"), 0.5, 4.0, 1.0, 0.1, key="theory:growth", width=300
+        )
     frame = lab.frame("devices", _devices, growth=growth, hidden_std=hidden, seed=7)
-    with st.container(horizontal=True):
-        for division, title in ((False, "Not divided"), (True, "Divided by √d_k")):
-            part = frame[frame["division"] == division]
+    chosen = (frame["layer_norm"] == norm) & (frame["initialisation"] == init)
+    line = frame[chosen & (frame["division"] == division)].set_index("d_k")["std"]
+    metrics(
+        *((lab.say("Spread at d_k = {d_k}", d_k=d_k), f"{line[d_k]:.3g}") for d_k in (4, 64, 512)),
+        (lab.say("From d_k = 4 to 512"), f"× {line[512] / line[4]:.3g}"),
+    )
+    for column, divided in zip(st.columns(2), (False, True), strict=True):
+        part = frame[frame["division"] == divided]
+        marked = part[chosen[part.index]] if division == divided else None
+        with column:
             lab.show(
-                f"devices-{'divided' if division else 'undivided'}", title, part,
-                lambda mode, part=part: pictures.against_prediction(
-                    part, D_K, "std", "predicted_std",
-                    Quantity("score_std", "standard deviation of the scores", "logit", scale="log"),
-                    by="devices", mode=mode, **SIZE,
+                f"devices-{'divided' if divided else 'undivided'}",
+                "Divided by √d_k" if divided else "Not divided", part,
+                lambda mode, part=part, marked=marked: figures.curves(
+                    part, D_K,
+                    Quantity("std", "standard deviation of the scores", "logit", scale="log"),
+                    by="devices", marked=marked, mode=mode, **SIZE,
                 ),
-                "d_model = 256, 1,000 pairs, seed 7; points measured, lines predicted. On an "
-                "axis of equal ratios, √d_k is a slope of one half.",
+                "d_model = 256, 1,000 pairs, seed 7, measured; rings: what is switched on above. "
+                "On an axis of equal ratios √d_k is a slope of one half.",
                 hidden_std=hidden, growth=growth, seed=7,
             )  # fmt: skip
 
@@ -145,10 +167,10 @@ def quarter_root(lab: Lab) -> None:
             Quantity("score_variance", "variance of q·k", "logit²", scale="log"),
             by="factor_on", mode=mode, width=WIDER, height=240,
         ),
-        f"Normal components, {draws:,} draws per width, seed {seed}; points measured, lines "
-        "predicted: d_k, √d_k and 1.",
+        "Normal components, {draws:,} draws per width, seed {seed}; points measured, lines "
+        "predicted: d_k with no factor, √d_k with the factor on the variance (wrong), 1 with the "
+        "factor on each weight, which is on the standard deviation (right).",
         draws=draws, seed=seed,
-        wide=True,
     )  # fmt: skip
 
 
@@ -158,29 +180,37 @@ def _exponents(widths: tuple[int, ...], keys: int, draws: int, seed: int) -> pd.
     return frame.assign(width=[f"d_k = {d_k}" for d_k in frame["d_k"]])
 
 
+_MEASURES = {
+    "Standard deviation of the scores": Quantity(
+        "std", "standard deviation of the scores", "logit", scale="log"
+    ),
+    "Mean peak": Quantity("peak", "mean peak", "weight", domain=(0, 1)),
+    "Mean normalised entropy": Quantity(
+        "normalised_entropy", "mean normalised entropy", "share of ln keys", domain=(0, 1)
+    ),
+    "Saturated rows": Quantity("saturated", "rows with peak ≥ 0.9", "share", domain=(0, 1)),
+}
+
+
 def exponents(lab: Lab) -> None:
-    """Spread, peak and entropy against the exponent for several widths."""
+    """Spread, peak, entropy and saturation against the exponent for several widths."""
     with st.container(horizontal=True):
-        keys = st.select_slider("Keys T", (10, 30, 100, 300), 100, key="theory:keys", width=300)
-        seed = st.number_input("Seed", 0, 10**6, 0, key="theory:exponent_seed", width=140)
+        keys = st.select_slider(
+            lab.say("Keys T"), (10, 30, 100, 300), 100, key="theory:keys", width=300
+        )
+        seed = st.number_input(lab.say("Seed"), 0, 10**6, 0, key="theory:exponent_seed", width=140)
     settings = {"keys": keys, "draws": 60, "seed": seed}
     frame = lab.frame("exponent", _exponents, widths=(16, 64, 256), **settings)
     power = Quantity("exponent", "exponent α of d_k")
-    measures = {
-        "std": Quantity("std", "standard deviation of the scores", "logit", scale="log"),
-        "peak": Quantity("peak", "mean peak", "weight", domain=(0, 1)),
-        "normalised_entropy": Quantity(
-            "normalised_entropy", "mean normalised entropy", "share of ln keys", domain=(0, 1)
-        ),
-    }
-    with st.container(horizontal=True):
-        for name, quantity in measures.items():
+    places = [*st.columns(2), *st.columns(2)]
+    for place, (title, quantity) in zip(places, _MEASURES.items(), strict=True):
+        with place:
             lab.show(
-                f"exponent-{name}", quantity.label.capitalize(), frame,
+                f"exponent-{quantity.name}", title, frame,
                 lambda mode, q=quantity: figures.curves(
                     frame, power, q, by="width", mode=mode, **SIZE
                 ),
-                f"Scores q·k / d_k^α of 60 queries with {keys} keys each, seed {seed}.",
+                "Scores q·k / d_k^α of {draws} queries with {keys} keys each, seed {seed}.",
                 **settings,
             )  # fmt: skip
 
@@ -202,29 +232,31 @@ def _extremes(draws: int, seed: int) -> pd.DataFrame:
 
 def extremes(lab: Lab) -> None:
     """The largest logit and the peak against the number of keys, with the claims' points."""
-    seed = st.number_input("Seed", 0, 10**6, 0, key="theory:extremes_seed", width=140)
+    seed = st.number_input(lab.say("Seed"), 0, 10**6, 0, key="theory:extremes_seed", width=140)
     settings = {"draws": 2_000, "seed": seed}
     frame = lab.frame("extremes", _extremes, **settings)
     keys = Quantity("keys", "keys T", scale="log", format="d")
     largest = Quantity("largest", "largest logit, mean", "logit", domain=(0, None))
-    peak = Quantity("peak", "peak, mean", "weight", domain=(0, 1))
-    with st.container(horizontal=True):
+    peak = Quantity("peak", "peak, mean", "weight", domain=(0, 1.05))
+    left, right = st.columns(2)
+    with left:
         lab.show(
             "extremes-largest", "Largest of T normal logits", frame,
             lambda mode: pictures.against_prediction(
-                frame, keys, "largest", "asymptote", largest, by="spread",
-                marked=_CLAIMED, mode=mode, width=WIDE, height=260,
+                frame, keys, "largest", "expected_largest", largest, by="spread",
+                bound="asymptote", marked=_CLAIMED, mode=mode, width=WIDE, height=260,
             ),
-            f"Points: mean over 2,000 rows, seed {seed}; lines: the bound σ√(2 ln T), which the "
-            "mean stays below at every T. Crosses: claimed.",
+            "Points: mean over {draws:,} rows, seed {seed}. Solid lines: the exact mean. Dotted: "
+            "the bound σ√(2 ln T), which the mean stays below at every T. Crosses: claimed.",
             **settings,
         )  # fmt: skip
+    with right:
         lab.show(
             "extremes-peak", "Peak of their softmax", frame,
             lambda mode: pictures.against_prediction(
                 frame, keys, "peak", "peak", peak, by="spread",
                 error="peak_error", marked=_CLAIMED, mode=mode, width=WIDE, height=260,
             ),
-            f"Mean over 2,000 rows, seed {seed}, with two standard errors. Crosses: claimed.",
+            "Mean over {draws:,} rows, seed {seed}, with two standard errors. Crosses: claimed.",
             **settings,
         )  # fmt: skip
