@@ -1,17 +1,23 @@
 """100 permutations of heads of a 12 × 12 model: three ways to the same output distributions.
 
-GPT-2-small's geometry with random weights, one text, the next token after it. Heads of one layer
-cost the same, so one head a layer stands for its twelve. The ways take turns layer by layer; ratios
-are of the sums over layers.
+GPT-2-small's geometry with random weights, one text, the next token after it. Every way computes
+vocabulary logits at that one position. The ways take turns head by head; ratios are of the sums
+over all heads.
 
 full passes: each permutation is a forward pass of its own, with the head's weights replaced inside.
-one batch: a layer's permutations are one batch from the embeddings on.
+one batch: a head's permutations are one batch from the embeddings on.
 ours: resumed from the cached input of the layer, its own attention not computed again.
+
+    python -m benchmarks perturbation               a head of each of six layers: under 4 minutes
+    python -m benchmarks perturbation --every-head  all 144, 14,400 full passes: about an hour
+
+Heads of one layer cost the same, and the six layers lie as deep as all twelve do on average.
 """
 
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from jaxtyping import Float
@@ -22,95 +28,99 @@ from attnprobe.analyses.perturbation.edits import Rows, Scope, permuted
 from attnprobe.analyses.perturbation.runs import CleanRun, effects
 from attnprobe.analyses.sweeps import unedited
 from attnprobe.capture import AttentionCall
-from attnprobe.readout import next_token
-from benchmarks.pruning import LAYERS, one_text, small_geometry
+from attnprobe.readout import Examples, ReadOut, next_token
+from benchmarks.pruning import HEADS, LAYERS, after_text, one_text, small_geometry
 
 HELP = "100 permutations of a head: full passes, one batch, and resumed batches"
-HEAD = 5
+SIX = ((0, 0), (2, 2), (4, 4), (7, 7), (9, 9), (11, 11))
+"""(layer, head) of the short run: layers in pairs that add up to 11, for the ratio's sake."""
 
 Weights = Float[Tensor, "variant query key"]
+Way = Callable[[CleanRun, Scope, Weights], Float[Tensor, "variant outcome"]]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--permutations", type=int, default=100)
-    parser.add_argument(
-        "--layers",
-        type=int,
-        nargs="+",
-        default=list(range(LAYERS)),
-        help="permute a head of these layers alone; pairs that add up to 11 keep the ratio fair",
-    )
+    parser.add_argument("--every-head", action="store_true", help="all 144 instead of six")
 
 
 def measure(args: Namespace) -> dict[str, float]:
-    loaded = small_geometry()
-    reader = next_token(loaded, where="last")
-    examples = one_text(args.tokens)
-    base = unedited(reader, examples)
-    run = CleanRun(
-        reader, "random ids", examples, base.hidden, base.calls, base.log_probabilities.exp()
-    )
-    spent = dict.fromkeys(WAYS, 0.0)
+    reader = next_token(small_geometry(), where="last")
+    run = _clean(reader, one_text(args.tokens))
+    places = list(product(range(LAYERS), range(HEADS))) if args.every_head else SIX
+    wall, used = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
     worst = 0.0
-    for layer in args.layers:
-        new = _permutations(run, layer, args.permutations)
+    for layer, head in places:
+        scope = Scope(layer, head)
+        new = _permutations(run, scope, args.permutations)
         results = {}
         for name, way in WAYS.items():
-            start = time.perf_counter()
+            begin, processor = time.perf_counter(), time.process_time()
             with torch.no_grad():
-                results[name] = way(run, layer, new)
-            spent[name] += time.perf_counter() - start
+                results[name] = way(run, scope, new)
+            wall[name] += time.perf_counter() - begin
+            used[name] += time.process_time() - processor
         worst = max(worst, *(_apart(results[name], results["ours"]) for name in WAYS))
-    ratios = {f"ratio_{n}_T{args.tokens}": s / spent["ours"] for n, s in spent.items()}
+    end = f"_T{args.tokens}"
     return {
-        "layers": len(args.layers),
+        "heads": len(places),
         "permutations": args.permutations,
-        **{f"seconds_{name}_T{args.tokens}": s for name, s in spent.items()},
-        **ratios,
-        "max_probability_difference": worst,
+        **{f"{name}_s{end}": seconds for name, seconds in wall.items()},
+        **{f"{name}_cpu_s{end}": seconds for name, seconds in used.items()},
+        **{f"speedup_over_{name}{end}": wall[name] / wall["ours"] for name in OTHERS},
+        **{f"cpu_speedup_over_{name}{end}": used[name] / used["ours"] for name in OTHERS},
+        f"largest_difference{end}": worst,
     }
 
 
-def _permutations(run: CleanRun, layer: int, number: int) -> Weights:
-    generator = torch.Generator().manual_seed(layer)
-    weights = run.weights(layer)[HEAD].expand(number, -1, -1)
+def _clean(reader: ReadOut, examples: Examples) -> CleanRun:
+    base = unedited(reader, examples)
+    return CleanRun(
+        reader, "random ids", examples, base.hidden, base.calls, base.log_probabilities.exp()
+    )
+
+
+def _permutations(run: CleanRun, scope: Scope, number: int) -> Weights:
+    generator = torch.Generator().manual_seed(HEADS * scope.layer + scope.head)
+    weights = run.weights(scope.layer)[scope.head].expand(number, -1, -1)
     return permuted(weights, run.valid, generator)
 
 
-def _replacing(layer: int, new: Weights) -> capture.Watcher:
+def _replacing(scope: Scope, new: Weights) -> capture.Watcher:
     def watch(call: AttentionCall) -> Tensor | None:
-        if call.layer != layer:
+        if call.layer != scope.layer:
             return None
         context = call.context().clone()
-        context[:, HEAD] = new @ call.value[:, HEAD]
+        context[:, scope.head] = new @ call.value[:, scope.head]
         return context
 
     return watch
 
 
-def _full_passes(run: CleanRun, layer: int, new: Weights) -> Float[Tensor, "variant outcome"]:
+def _full_passes(run: CleanRun, scope: Scope, new: Weights) -> Float[Tensor, "variant outcome"]:
     outputs = []
     for one in new.split(1):
-        with capture.watching(_replacing(layer, one)):
-            outputs.append(run.readout.distribution(run.examples))
-    return torch.cat(outputs)
+        with capture.watching(_replacing(scope, one)):
+            outputs.append(after_text(run.loaded, run.examples.batch))
+    return torch.cat(outputs).exp()
 
 
-def _one_batch(run: CleanRun, layer: int, new: Weights) -> Float[Tensor, "variant outcome"]:
-    with capture.watching(_replacing(layer, new)):
-        return run.readout.distribution(run.examples.repeat(len(new)))
+def _one_batch(run: CleanRun, scope: Scope, new: Weights) -> Float[Tensor, "variant outcome"]:
+    with capture.watching(_replacing(scope, new)):
+        return after_text(run.loaded, run.examples.batch.repeat(len(new))).exp()
 
 
-def _ours(run: CleanRun, layer: int, new: Weights) -> Float[Tensor, "variant outcome"]:
+def _ours(run: CleanRun, scope: Scope, new: Weights) -> Float[Tensor, "variant outcome"]:
     def rule_for(part: slice) -> Callable[[Rows], Tensor]:
         return lambda rows: new[part, None]
 
-    return effects(run, Scope(layer, HEAD), rule_for, len(new)).outcome[:, 0]
+    return effects(run, scope, rule_for, len(new)).outcome[:, 0]
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
 
 
-WAYS = {"full_passes": _full_passes, "one_batch": _one_batch, "ours": _ours}
+WAYS: dict[str, Way] = {"full_passes": _full_passes, "one_batch": _one_batch, "ours": _ours}
+OTHERS = ("full_passes", "one_batch")

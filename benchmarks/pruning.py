@@ -72,7 +72,7 @@ def one_text(tokens: int, device: torch.device | str = "cpu") -> Examples:
     return Examples(Batch(ids, ids >= 0), zero, zero + tokens - 1, zero, None, 1)
 
 
-def _last(loaded: LoadedModel, batch: Batch) -> Float[Tensor, "variant class"]:
+def after_text(loaded: LoadedModel, batch: Batch) -> Float[Tensor, "variant class"]:
     """Log-probabilities after the text, vocabulary logits at that position alone."""
     hidden = loaded.hidden(batch)[:, -1]
     return loaded.family.vocabulary_logits(loaded.model, hidden).log_softmax(-1)
@@ -85,7 +85,7 @@ def masked_passes(read: ReadOut, examples: Examples, layers: Sequence[int]) -> T
     for layer in layers:
         for head in range(HEADS):
             with capture.watching(capture.gate({(layer, head): 0.0})):
-                rows.append(_last(read.loaded, examples.batch))
+                rows.append(after_text(read.loaded, examples.batch))
     return torch.cat(rows)
 
 
@@ -95,7 +95,7 @@ def one_batch(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tenso
     each = torch.eye(LAYERS * HEADS).reshape(LAYERS, HEADS, LAYERS, HEADS)[list(layers)]
     gates = (1 - each.flatten(0, 1)).transpose(0, 1).to(read.loaded.device)
     with capture.watching(capture.gate(gates)):
-        return _last(read.loaded, examples.batch.repeat(gates.shape[1]))
+        return after_text(read.loaded, examples.batch.repeat(gates.shape[1]))
 
 
 def resumed(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
@@ -116,7 +116,7 @@ def resumed(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
 def plain(read: ReadOut, examples: Examples, layers: Sequence[int] = ()) -> Tensor:
     """One forward pass as it is."""
     with torch.no_grad():
-        return _last(read.loaded, examples.batch)
+        return after_text(read.loaded, examples.batch)
 
 
 def gradient(read: ReadOut, examples: Examples, layers: Sequence[int] = ()) -> Tensor:
