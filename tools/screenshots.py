@@ -45,8 +45,17 @@ def server() -> Iterator[str]:
         _wait(process, port)
         yield f"http://localhost:{port}"
     finally:
-        process.terminate()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Ends the server; one that is in the middle of a long computation is not waited for."""
+    process.terminate()
+    try:
         process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait(process: subprocess.Popen, port: int) -> None:

@@ -23,9 +23,11 @@ def across(q: Quantity, *, other: str = "", zero: bool = False, padding: int = 0
     return alt.X(f"{other or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
 
 
-def upward(q: Quantity, *, other: str = "", zero: bool = False) -> alt.Y:
-    """The vertical axis of a quantity, as `across`."""
+def upward(q: Quantity, *, other: str = "", zero: bool = False, padding: int = 0) -> alt.Y:
+    """The vertical axis of a quantity, as `across`; `padding` is for logarithmic ones alone."""
     scale = number_scale(q, zero=zero)
+    if padding and q.scale == "log":
+        scale.padding = padding
     return alt.Y(f"{other or q.name}:Q", title=q.title, scale=scale, axis=_ticks(q))
 
 
@@ -70,6 +72,15 @@ def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
             f"{by}:N", scale=alt.Scale(domain=names, range=dash), legend=legend
         ),
     }
+
+
+def fills(frame: pd.DataFrame, by: str, mode: Mode) -> alt.Color:
+    """The colours of `series` for bars and dots, whose legend shows areas instead of lines."""
+    colour = series(frame, by, mode)["color"]
+    legend = colour.legend.copy(deep=False)
+    legend.symbolType, legend.symbolSize, legend.symbolStrokeWidth = "square", 110, 0
+    colour.legend = legend
+    return colour
 
 
 def tips(quantities: Sequence[Quantity], names: Sequence[str] = ()) -> list[alt.Tooltip]:

@@ -36,7 +36,7 @@ def curves(
     base = alt.Chart(data).encode(x=across(qx, padding=padding), **look)
     layers = [_band(base, qy, band)] if band else []
     line = base.mark_line(point=dots, clip=True)
-    layers.append(line.encode(y=upward(qy), tooltip=tips([qx, qy], names)))
+    layers.append(line.encode(y=upward(qy, padding=padding), tooltip=tips([qx, qy], names)))
     if marked is not None:
         layers += points_out(marked, qx, qy, mode, padding)
     return themed(
@@ -60,7 +60,7 @@ def points_out(
     c = COLOURS[mode]
     named = [name for name in ("label",) if name in frame]
     data = inline(frame, [x.name, y.name, *named])
-    base = alt.Chart(data).encode(x=across(x, padding=padding), y=upward(y))
+    base = alt.Chart(data).encode(x=across(x, padding=padding), y=upward(y, padding=padding))
     ring = base.mark_point(size=90, fill=c.page, stroke=c.text, strokeWidth=2, opacity=1)
     marks = [ring.encode(tooltip=tips([x, y], named))]
     if named:

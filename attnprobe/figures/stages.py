@@ -53,14 +53,16 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
     colour = alt.Color(
         "log_ratio:Q",
         title="log10(error / allowed)",
-        scale=alt.Scale(domain=[-_LIMIT, 0, _LIMIT], range=_RANGE[mode], clamp=True),
+        scale=alt.Scale(
+            domain=[-_LIMIT, 0, _LIMIT], range=_RANGE[mode], clamp=True, interpolate="rgb"
+        ),
         legend=alt.Legend(orient="bottom", gradientLength=220),
     )
     cells = base.mark_rect(stroke=c.page, strokeWidth=2).encode(color=colour)
     failed = data["values"]
     crosses = (
         alt.Chart({"values": [row for row in failed if not row["ok"]]})
-        .mark_text(text="✕", fontWeight=700, color=c.text)
+        .mark_text(text="✕", fontWeight=700, color=c.halo)
         .encode(x=alt.X("stage:N", sort=stages), y=alt.Y("place:N", sort=rows))
     )
     return themed(

@@ -185,7 +185,7 @@ def of_this_text(view: View) -> ReadOut:
     names = [*_OWN.get(view.loaded.head_kind, {}), SENTENCES]
     name = st.selectbox(
         "Read-out", names, key=f"readout:{view.loaded.head_kind}", persist_state="session",
-        width=320,
+        width=270,
     )  # fmt: skip
     if name == SENTENCES:
         return _embedded(view, data.bundled("topics").sentences, readout.TEMPERATURE)

@@ -55,6 +55,10 @@ def real_gradient(view: View) -> dict | None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         read = experiments.of_this_text(view)
         loss = _loss(view, read)
+        name = st.selectbox(
+            "Colour heads by", list(MAPS), format_func=lambda n: MAPS[n].title, key="gradient:map",
+            width=270,
+        )  # fmt: skip
     st.caption(f"Read-out: {plain(read.statement)}. Loss: {plain(loss.words)}.")
     rows = computed(
         view, "gradient:rows", {"readout": read.statement, "loss": loss.words},
@@ -65,7 +69,7 @@ def real_gradient(view: View) -> dict | None:
     facts = {"read_out": read.statement, "loss": loss.words}
     left, right = st.columns(2)
     with left:
-        clicked = _map(view, heads, provenance(view, **facts))
+        clicked = _map(view, heads, name, provenance(view, **facts))
     with right:
         _profile(view, rows, provenance(view, **picked(view), **facts))
     return _against_norm(view, rows, provenance(view, **facts)) or clicked
@@ -80,7 +84,7 @@ def _loss(view: View, read: ReadOut) -> Loss:
     answers = {f"−ln p of {name!r}": name for name in read.classes or ()}
     words = st.selectbox(
         "Loss", [*losses, *answers], key=f"gradient_loss:{read.name}", persist_state="session",
-        width=320,
+        width=270,
     )  # fmt: skip
     if words in losses:
         return Loss(words, losses[words], plainly)
@@ -97,10 +101,7 @@ def _starved(heads: pd.DataFrame) -> str:
     )
 
 
-def _map(view: View, heads: pd.DataFrame, made: Provenance) -> dict | None:
-    name = st.selectbox(
-        "Colour by", list(MAPS), format_func=lambda n: MAPS[n].title, key="gradient:map"
-    )
+def _map(view: View, heads: pd.DataFrame, name: str, made: Provenance) -> dict | None:
     q = MAPS[name]
     shown = heads if name == "ratio" else heads.assign(**{name: heads[name].where(heads[name] > 0)})
     over = " Norms over all rows of a head." if name == "ratio" else " Colours by the logarithm."

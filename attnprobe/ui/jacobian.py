@@ -18,6 +18,7 @@ from attnprobe.ui.view import View
 ATLAS = ("saturated", "normalised_entropy", *saturation.NORMS)
 ENTRY = Quantity("entry", "∂p/∂s", kind="diverging", format=".4f")
 QUERY = Quantity("query", "query", format="d")
+TITLES = ("weight on key i", "scaled logit of key j")
 MOST_POINTS = 4000
 
 
@@ -47,6 +48,11 @@ def atlas(view: View, trace: Trace) -> dict | None:
             "A row is saturated from a peak of", 0.5, 0.999, 0.9, 0.001, key="jacobian:threshold",
             format="%.3f", width=320,
         )  # fmt: skip
+    names = st.pills(
+        "Lines of the rows", list(ROWS), selection_mode="multi", key="jacobian:lines",
+        default=["peak", "normalised_entropy", "jacobian_frobenius"],
+        format_func=ROWS.__getitem__,
+    ) or ["peak"]  # fmt: skip
     table = computed(
         view, "jacobian:table", {"threshold": threshold},
         lambda tick: head_table(trace, saturated_from=threshold),
@@ -70,7 +76,7 @@ def atlas(view: View, trace: Trace) -> dict | None:
             view, figure, f"Every head: {q.label}", key=f"jacobian:atlas:{name}", selectable=True,
             selected=picked(view), width="content",
         )  # fmt: skip
-        _profile(view, trace, threshold)
+        _profile(view, trace, threshold, names)
     return clicked
 
 
@@ -86,35 +92,27 @@ def chosen_last(view: View, frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(named, ignore_index=True)
 
 
-def _profile(view: View, trace: Trace, threshold: float) -> None:
+def _profile(view: View, trace: Trace, threshold: float, names: list[str]) -> None:
     frame = computed(view, "jacobian:rows", {}, lambda tick: saturation.rows(trace))
     mine = frame[(frame["layer"] == view.layer) & (frame["head"] == view.head)]
     mine = mine.assign(query_token=[view.tokens.display[i] for i in mine["query"]])
     saturated = int((mine["peak"] >= threshold).sum())
 
-    def lines(names: list[str]) -> pd.DataFrame:
-        long = mine.melt(["query", "query_token"], names, "quantity")
-        return long.assign(quantity=long["quantity"].map(ROWS))
-
-    with st.container():
-        names = st.pills(
-            "Lines", list(ROWS), selection_mode="multi", key="jacobian:lines",
-            default=["peak", "normalised_entropy", "jacobian_frobenius"],
-            format_func=ROWS.__getitem__,
-        ) or ["peak"]  # fmt: skip
-        figure = Figure(
-            "jacobian-profile",
-            lambda mode: figures.curves(
-                lines(names), QUERY, Quantity("value", "value", domain=(0, 1)), by="quantity",
-                dots=len(mine) <= 64, mode=mode, width=480, height=240,
-            ),
-            mine,
-            f"{saturated} of {len(mine)} counted rows are saturated (peak ≥ {threshold:.3f}). Rows "
-            "that see one key are left out.",
-            f"{', '.join(ROWS[name] for name in names)} of every row of {of_head(view)}.",
-            provenance(view, **picked(view), saturated_from=threshold),
-        )  # fmt: skip
-        show(view, figure, f"Rows of {of_head(view)}", key="jacobian:profile")
+    long = mine.melt(["query", "query_token"], names, "quantity")
+    long["quantity"] = long["quantity"].map(ROWS)
+    figure = Figure(
+        "jacobian-profile",
+        lambda mode: figures.curves(
+            long, QUERY, Quantity("value", "value", domain=(0, 1)), by="quantity",
+            dots=len(mine) <= 64, mode=mode, width=480, height=240,
+        ),
+        mine,
+        f"{saturated} of {len(mine)} counted rows are saturated (peak ≥ {threshold:.3f}). Rows "
+        "that see one key are left out.",
+        f"{', '.join(ROWS[name] for name in names)} of every row of {of_head(view)}.",
+        provenance(view, **picked(view), saturated_from=threshold),
+    )  # fmt: skip
+    show(view, figure, f"Rows of {of_head(view)}", key="jacobian:profile")
 
 
 def against_bounds(view: View, trace: Trace) -> dict | None:
@@ -166,7 +164,7 @@ def _jacobian_map(view: View, matrix: np.ndarray, names: list[str], query: str) 
     note = figures.pooling_note(len(names), ENTRY.kind)
     figure = Figure(
         "jacobian-row",
-        lambda mode: figures.token_map(frame, ENTRY, mode=mode, size=400, titles=("p_i", "s_j")),
+        lambda mode: figures.token_map(frame, ENTRY, mode=mode, size=400, titles=TITLES),
         frame.rename(
             columns={
                 "query": "key_i", "key": "key_j",
@@ -189,7 +187,7 @@ def _row(view: View, trace: Trace, query: int, names: list[str], title: str) -> 
     }
     figure = Figure(
         "jacobian-row-weights",
-        lambda mode: figures.row_bars(frame, mode=mode, width=300, height=150),
+        lambda mode: figures.row_bars(frame, mode=mode, width=300, height=260),
         frame,
         " · ".join(f"{ROWS[name]} {value(number)}" for name, number in numbers.items()) + ".",
         f"Bars of the weights of one row of {of_head(view)}.",

@@ -40,7 +40,7 @@ def in_the_model(view: View) -> dict | None:
         read = experiments.of_this_text(view)
         factor = st.select_slider(
             "Factor", rescaling.SWEPT, 2.0, format_func="×{:.3g}".format, key="rescaling:factor",
-            width=320,
+            width=280,
         )  # fmt: skip
     st.caption(f"Read-out: {plain(read.statement)}.")
     layer = None if scope == "all layers" else view.layer

@@ -133,7 +133,7 @@ def _deviations(view: View, trace: Trace, frame: pd.DataFrame) -> Picked | None:
         }
     )
     mine = frame[(frame["layer"] == view.layer) & (frame["head"] == view.head)]
-    marked = mine.assign(label=f"{view.layer}.{view.head}")
+    marked = mine.assign(label=f"L{view.layer}.H{view.head}")
     figure = figure_of(
         view, "deviation",
         lambda mode: figures.scatter(
