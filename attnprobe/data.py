@@ -123,13 +123,18 @@ def pasted(value: str) -> TextSet:
 
 def read_file(path: str | Path) -> TextSet:
     """A .txt, .csv or .jsonl file by its path; see `from_bytes`."""
-    path = Path(path).expanduser()
+    path = Path(path)
     try:
-        size = path.stat().st_size
-        _within(path.name, size)
-        return from_bytes(path.name, path.read_bytes())
+        path = path.expanduser()
+        _within(path.name, path.stat().st_size)
+        if not path.is_file():
+            raise BadInput(f"{path} is no ordinary file; choose a .txt, .csv or .jsonl file")
+        content = path.read_bytes()
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}; check the path") from error
+    except (ValueError, RuntimeError) as error:  # a NUL in the name, an unknown ~user
+        raise BadInput(f"{str(path)!r} cannot be read: {error}; check the path") from error
+    return from_bytes(path.name, content)
 
 
 def from_bytes(name: str, content: bytes) -> TextSet:

@@ -1,5 +1,8 @@
 """What a model and a text will take, before it is taken."""
 
+import sys
+from pathlib import Path
+
 import psutil
 import torch
 from transformers import PretrainedConfig
@@ -9,6 +12,7 @@ from attnprobe.families import Family
 
 WORKING_SPACE = 1.25
 """Loading needs this much more than the weights: conversion, tokenizer, the probe text."""
+_CONTAINER = Path("/sys/fs/cgroup")
 _INNER = ("intermediate_size", "n_inner", "hidden_dim")
 
 
@@ -24,10 +28,25 @@ def parameters(family: Family, config: PretrainedConfig) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Bytes that can still be taken on a device."""
+    """Bytes that can still be taken on a device; in a container, of what the container may have."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
+    return min(psutil.virtual_memory().available, _container_room())
+
+
+def _container_room() -> int:
+    """What a container's limit leaves (Linux control groups, version 2); endless without one.
+
+    File pages that nobody uses count as used there, and go when memory is needed.
+    """
+    try:
+        limit = int((_CONTAINER / "memory.max").read_text())
+        used = int((_CONTAINER / "memory.current").read_text())
+        lines = (_CONTAINER / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):  # no such system, or the limit is the word "max"
+        return sys.maxsize
+    idle = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return max(0, limit - used + idle)
 
 
 def require(what: str, needed: int, device: torch.device, remedy: str) -> None:
@@ -59,7 +78,8 @@ def trace_bytes(
 ) -> int:
     """What a `Trace` keeps: queries, keys, values, contexts, row statistics, and the output."""
     kept = 4 * n_layers * tokens * d_model * itemsize
-    statistics = n_layers * n_heads * tokens * (9 * max(4, itemsize) + 16)
+    number = max(4, itemsize)
+    statistics = n_layers * (n_heads * tokens * (9 * number + 16) + number)
     return kept + statistics + tokens * vocabulary * itemsize
 
 

@@ -136,6 +136,11 @@ class Reader:
         total = len(ids)
         if window is not None:
             start, length = window
+            if start < 0 or length < 1:
+                raise BadText(
+                    f"the window starts at token {start:,} and is {length:,} long; choose a start "
+                    "from 0 on and a length of at least 1"
+                )
             ids, words = ids[start : start + length], words[start : start + length]
             if not ids:
                 raise BadText(

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnprobe import capture
+from attnprobe import capture, memory
 from attnprobe.capture import AttentionCall, Watcher
+from attnprobe.errors import BadInput
 from attnprobe.models import LoadedModel
 from attnprobe.softmax_stats import RowStatistics, attention_rows, attention_weights
 from attnprobe.text import Tokens
@@ -92,10 +93,12 @@ def trace(
     """Runs a text through the model and keeps what every head computed.
 
     `edit` is a watcher that changes attention on the way (the trace shows the edited run); `tick`
-    is called before each layer and may raise to stop. Statistics are float32, float64 for a
+    is called before each layer and may raise to stop. Raises `TooLarge` before anything is computed
+    when the trace would not fit into memory. Statistics are float32, float64 for a
     float64 model, whatever the weights' dtype.
     """
     tokens = loaded.read(text) if isinstance(text, str) else text
+    require_room(loaded, len(tokens))
     dtype = torch.float64 if loaded.dtype == torch.float64 else torch.float32
     calls: list[AttentionCall] = []
     rows: list[RowStatistics] = []
@@ -130,6 +133,29 @@ def trace(
     )
 
 
+def bytes_for(loaded: LoadedModel, tokens: int) -> int:
+    """What the trace of a text of so many tokens keeps in memory."""
+    embeddings = loaded.model.get_input_embeddings().weight
+    return memory.trace_bytes(
+        loaded.n_layers,
+        loaded.n_heads,
+        loaded.d_model,
+        embeddings.shape[0],
+        tokens,
+        embeddings.element_size(),
+    )
+
+
+def require_room(loaded: LoadedModel, tokens: int) -> None:
+    """Refuses a text whose trace does not fit, before any of it is computed."""
+    memory.require(
+        f"a text of {tokens:,} tokens",
+        bytes_for(loaded, tokens),
+        loaded.device,
+        "shorten it or choose a window of it",
+    )
+
+
 def _without(rows: RowStatistics, removed: frozenset[tuple[int, int]]) -> RowStatistics:
     """Rows of heads that were cut out of the model see no key, so they count nowhere."""
     if not removed:
@@ -157,6 +183,8 @@ def head_table(trace: Trace, *, saturated_from: float = SATURATED_FROM) -> pd.Da
     are over all valid keys of counted rows; `rows` is how many rows counted. A head without a
     counted row (a text of one token) has undefined (missing) statistics.
     """
+    if not 0 <= saturated_from <= 1:
+        raise BadInput(f"a row was to be saturated from {saturated_from}; choose a peak in 0 … 1")
     rows, counted = trace.rows, trace.counted
     weight = counted.to(rows.entropy.dtype)
     number = weight.sum(-1)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from attnprobe import data, readout
+from attnprobe.commands import inputs
 from attnprobe.data import TextSet
 from attnprobe.errors import BadInput
 from attnprobe.loaded import LoadedModel
@@ -36,7 +37,7 @@ def add_readout(parser: ArgumentParser) -> None:
         help="a label sentence; repeat it for every label",
     )
     parser.add_argument("--temperature", type=float, default=readout.TEMPERATURE)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=inputs.whole(0), default=0)
 
 
 def texts_of(args: Namespace) -> TextSet:

@@ -1,7 +1,8 @@
 """The arguments that commands share: which model, on what, and which text."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 from attnprobe.errors import BadInput
@@ -9,6 +10,21 @@ from attnprobe.models import DTYPES, LoadedModel, load
 from attnprobe.text import Tokens
 
 LARGEST_FILE = 4 * 1024 * 1024
+
+
+def whole(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+    """An argument that is a whole number within limits, for `add_argument(type=…)`."""
+
+    def number(given: str) -> int:
+        try:
+            value = int(given)
+        except ValueError as error:
+            raise ArgumentTypeError(f"{given!r} is no whole number") from error
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{given} came and {least} to {most} are possible")
+        return value
+
+    return number
 
 
 def add_model(parser: ArgumentParser) -> None:

@@ -41,14 +41,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--rescore", action="store_true", help="add the order re-scored after each step"
     )
-    parser.add_argument("--random", type=int, default=curve.RANDOM_ORDERS, help="random orders")
+    parser.add_argument(
+        "--random", type=inputs.whole(0), default=curve.RANDOM_ORDERS, help="random orders"
+    )
     parser.add_argument(
         "--cut",
         type=int,
         metavar="K",
         help="cut out the K least important heads and measure; saved in --out",
     )
-    parser.add_argument("--tokens", type=int, default=64, help="text length for --cut's timing")
+    parser.add_argument(
+        "--tokens", type=inputs.whole(1), default=64, help="text length for --cut's timing"
+    )
 
 
 def run(args: Namespace) -> dict[str, pd.DataFrame]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnprobe.errors import BadInput
 from attnprobe.softmax_stats.statistics import RowStatistics, statistics
-from attnprobe.softmax_stats.tiles import Room, Unseen, stream, sum_tile, tiles, whole_blocks
+from attnprobe.softmax_stats.tiles import Room, Sight, stream, sum_tile, tiles, whole_blocks
 
 
 def attention_rows(
@@ -94,9 +94,11 @@ def statistics_of(
     room = Room.empty((1, len(rows)), logits.new_empty(0, dtype=dtype), spectral)
     for tile in tiles(1, [width] * len(rows), logits.device):
         block, count = rows[None, tile.rows].to(dtype, copy=True), keys[tile.rows].to(dtype)
-        padded = Unseen.beyond(count, width, tile.shape[-1])
-        unseen = padded if mask is None else Unseen(0, ~seen[tile.rows])
-        sum_tile(block, torch.empty_like(block), unseen, count, room.of(tile))
+        sight = Sight.first(count, width, tile.shape[-1])
+        if mask is not None:
+            block.masked_fill_(~seen[tile.rows], 0.0)
+            sight = Sight.where(0, seen[tile.rows].to(dtype))
+        sum_tile(block, torch.empty_like(block), sight, count, room.of(tile))
     room = Room(room.numbers.reshape(len(room.numbers), *shape), room.largest.reshape(shape))
     return statistics(*room.named(), room.largest, keys.view(shape), scale)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from attnprobe import memory
 from attnprobe.models import LoadedModel
+from attnprobe.trace import bytes_for
 
 WORTH_SAYING = 128
 """Tokens from which a text's cost is stated."""
@@ -19,19 +20,6 @@ LONG_ENOUGH = 64
 
 _pace: dict[str, float] = {}
 _MOST = 16
-
-
-def bytes_for(loaded: LoadedModel, tokens: int) -> int:
-    """What the trace of a text keeps in memory."""
-    embeddings = loaded.model.get_input_embeddings().weight
-    return memory.trace_bytes(
-        loaded.n_layers,
-        loaded.n_heads,
-        loaded.d_model,
-        embeddings.shape[0],
-        tokens,
-        embeddings.element_size(),
-    )
 
 
 def operations(loaded: LoadedModel, tokens: int) -> int:
@@ -71,13 +59,3 @@ def duration(seconds: float) -> str:
     if seconds < 9.5:
         return f"{seconds:.1g} s"
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-
-
-def require(loaded: LoadedModel, tokens: int) -> None:
-    """Refuses a text that does not fit before any of it is computed."""
-    memory.require(
-        f"a text of {tokens:,} tokens",
-        bytes_for(loaded, tokens),
-        loaded.device,
-        "shorten it or choose a window of it",
-    )

@@ -13,6 +13,7 @@ from attnprobe.errors import AttnprobeError
 from attnprobe.models import LoadedModel
 from attnprobe.scratch.certificate import require
 from attnprobe.text import Tokens
+from attnprobe.trace import require_room
 from attnprobe.ui import cached, cost, download, picker, state
 from attnprobe.ui.errors import NotHere, plain
 from attnprobe.ui.examples import EXAMPLES
@@ -54,7 +55,7 @@ def _loaded_view(page: str, now: dict[str, Any], asked: Asked, text: str, below)
         tokens = _tokens(loaded, text)
         _head(page, now, loaded)
     state.write()
-    cost.require(loaded, len(tokens))
+    require_room(loaded, len(tokens))
     half = View(loaded, tokens, now[state.LAYER], now[state.HEAD], None, mode())
     with st.spinner("Proving the numbers …", show_time=True):
         proof = cached.certificate(loaded, tokens, half.digest)
@@ -176,10 +177,16 @@ def _tokens(loaded: LoadedModel, text: str) -> Tokens:
 
 def _head(page: str, now: MutableMapping[str, Any], loaded: LoadedModel) -> None:
     counts = {state.LAYER: loaded.n_layers, state.HEAD: loaded.n_heads}
+    absent = [f"{key} {now[key]}" for key, count in counts.items() if now[key] >= count]
     for column, (key, count) in zip(st.columns(2), counts.items(), strict=True):
         now[key] = state.clamped(now[key], count)
         with column:
             _widget(page, now, key, _stepper(key, count))
+    if absent:
+        st.caption(
+            f":material/info: There is no {' and no '.join(absent)} in this model of "
+            f"{loaded.n_layers} layers of {loaded.n_heads} heads; the nearest is shown."
+        )
 
 
 def _stepper(key: str, count: int):
