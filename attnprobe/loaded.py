@@ -20,11 +20,12 @@ class LoadedModel:
     """A model in evaluation mode, its tokenizer, and what a person should know of both.
 
     Weights need no gradient and are never changed. `head_kind` is one of bare encoder, masked LM,
-    causal LM, sequence classification, token classification. `notes` are sentences for the card.
+    causal LM, sequence classification, token classification. `revision` is the Hub's commit, or
+    for other weights their digest. `notes` are sentences for the card.
     """
 
     name: str
-    revision: str | None
+    revision: str
     origin: str
     licence: str | None
     folder: Path
@@ -80,7 +81,7 @@ class LoadedModel:
     @property
     def key(self) -> str:
         """One string that names this model among all others: for caches and provenance."""
-        return f"{self.name}@{self.revision or '-'}:{self.device}:{self.precision}"
+        return f"{self.name}@{self.revision}:{self.device}:{self.precision}"
 
     def read(
         self, text: str, *, window: tuple[int, int] | None = None, begin: bool = False

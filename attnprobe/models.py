@@ -86,7 +86,7 @@ def load(
     n_layers, n_heads, d_model = family.sizes(model.config)
     capture.wrap_layers(family.layer_list(model), family)
     loaded = LoadedModel(
-        name, source.revision or revision, source.origin, source.licence, source.folder,
+        name, source.version(), source.origin, source.licence, source.folder,
         model, reader, family, head_kind, n_layers, n_heads, d_model,
         reader.max_tokens, notes + _config_notes(raw, head_kind),
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """From a model's name to the folder that holds it: bundled, local, or from the Hugging Face Hub."""
 
+import hashlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,20 @@ class Source:
     origin: str
     licence: str | None = None
     revision: str | None = None
+
+    def version(self) -> str:
+        """What tells these weights from others of the same name: the Hub's commit, else a digest.
+
+        The digest is SHA-256 over the folder's safetensors in the order of their names, shortened
+        to twelve hexadecimal digits.
+        """
+        if self.revision is not None:
+            return self.revision
+        digest = hashlib.sha256()
+        for path in sorted(self.folder.glob("*.safetensors")):
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return f"sha256:{digest.hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import shutil
 import weakref
 
@@ -362,3 +363,16 @@ def test_a_forgotten_model_leaves_memory(tiny_folder):
     del loaded
     gc.collect()
     assert weights() is None
+
+
+def test_weights_that_are_no_hub_commit_are_named_by_their_digest(tiny_folder, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_folder("gpt2"), folder)
+    first = load(str(folder), device="cpu").revision
+    assert re.fullmatch("sha256:[0-9a-f]{12}", first)
+    assert load(str(tiny_folder("gpt2")), device="cpu").revision == first
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["transformer.wte.weight"][3, 1] += 1
+    save_file(tensors, path, metadata={"format": "pt"})
+    assert load(str(folder), device="cpu").revision != first

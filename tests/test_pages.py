@@ -167,3 +167,10 @@ def test_home_asks_the_heads_for_their_roles_on_demand(gpt2):
     app.button(key="roles:start").click().run()
     assert nothing_broke(app)
     assert len(app.get("vega_lite_chart")) == before + 3
+
+
+def test_a_head_that_the_model_does_not_have_is_said_to_be_another(gpt2):
+    app = opened(PAGES[1], gpt2, "the cat sat", layer="99", head="1")
+    assert nothing_broke(app)
+    assert any("no layer 99 in this model of 3 layers of 5" in each.value for each in app.caption)
+    assert not any("There is no" in each.value for each in app.run().caption)

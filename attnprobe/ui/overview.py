@@ -29,10 +29,9 @@ def what_is_loaded(loaded: LoadedModel, title: str) -> None:
         ),
     )
     sees = "each token sees itself and earlier ones" if loaded.causal else "every token sees all"
-    revision = f" at revision {loaded.revision[:12]}" if loaded.revision else ""
     facts = (
         f"**{plain(title)}**: {loaded.family.model_type}, {sees}",
-        f"{plain(loaded.origin)}{plain(revision)}",
+        f"{plain(loaded.origin)}, weights {plain(loaded.revision[:19])}",
         f"licence {plain(loaded.licence or 'not stated')}",
         f"{loaded.precision} on {loaded.device}",
     )

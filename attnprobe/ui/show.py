@@ -163,7 +163,7 @@ def provenance(
         return Provenance("none", versions=versions(), excluded=excluded, extra=extra)
     return Provenance(
         model=loaded.name,
-        revision=loaded.revision or "",
+        revision=loaded.revision,
         dtype=loaded.precision,
         device=str(loaded.device),
         head=None if layer is None else f"L{layer}" + ("" if head is None else f".H{head}"),
