@@ -25,6 +25,7 @@ BENCHMARKS = (
     "pruning_study",
     "perturbation",
     "perturbation_study",
+    "screen",
     "gpu",
 )
 

@@ -52,12 +52,13 @@ def small_geometry() -> LoadedModel:
     capture.wrap_layers(family.layer_list(model), family)
     return LoadedModel(
         "GPT-2-small geometry", None, "random weights", None, Path(), model,
-        Reader(_bytes(), config.n_positions), family, "causal LM", LAYERS, HEADS, WIDTH,
+        Reader(bytes_tokenizer(), config.n_positions), family, "causal LM", LAYERS, HEADS, WIDTH,
         config.n_positions,
     )  # fmt: skip
 
 
-def _bytes() -> PreTrainedTokenizerFast:
+def bytes_tokenizer() -> PreTrainedTokenizerFast:
+    """Every byte is a token."""
     vocabulary = {piece: i for i, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

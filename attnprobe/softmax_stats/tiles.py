@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnprobe.softmax_stats.spectral import LIFT, Secular, secular
@@ -39,23 +39,38 @@ class Tile(NamedTuple):
     shape: tuple[int, int, int]
 
 
-class Unseen(NamedTuple):
-    """Where the rows of a tile do not look: `mask` over the keys from `start` on; None: nowhere."""
+class Sight(NamedTuple):
+    """Where the rows of a tile look: 1 where seen, 0 where not, over the keys from `start` on.
+
+    All earlier keys are seen; None: all of them. Multiplying by it and adding a `bias` take a
+    fifth of the time that filling by a boolean mask takes.
+    """
 
     start: int
-    mask: Bool[Tensor, "row key_from_start"] | None
+    seen: Float[Tensor, "row key_from_start"] | None = None
+    bias: Float[Tensor, "row key_from_start"] | None = None
 
     @classmethod
-    def beyond(cls, counts: Float[Tensor, " row"], start: int, width: int) -> Unseen:
+    def first(cls, counts: Float[Tensor, " row"], start: int, width: int) -> Sight:
         """Row i sees the first `counts[i]` of `width` keys, `start` at least."""
         if start == width:
-            return cls(start, None)
-        keys = torch.arange(start, width, device=counts.device)
-        return cls(start, keys >= counts[:, None])
+            return cls(start)
+        keys = torch.arange(start, width, dtype=counts.dtype, device=counts.device)
+        return cls.where(start, (keys < counts[:, None]).to(counts.dtype))
 
-    def fill(self, tile: Float[Tensor, "group row key"], number: float) -> None:
-        if self.mask is not None:
-            tile[..., self.start :].masked_fill_(self.mask, number)
+    @classmethod
+    def where(cls, start: int, seen: Float[Tensor, "row key_from_start"]) -> Sight:
+        return cls(start, seen, torch.rsub(seen, 1).mul_(_UNSEEN))
+
+    def erase(self, tile: Float[Tensor, "group row key"]) -> None:
+        """Finite numbers at unseen keys become 0."""
+        if self.seen is not None:
+            tile[..., self.start :].mul_(self.seen)
+
+    def bury(self, tile: Float[Tensor, "group row key"]) -> None:
+        """Zeros at unseen keys become a logit of no weight."""
+        if self.bias is not None:
+            tile[..., self.start :].add_(self.bias)
 
 
 class Room(NamedTuple):
@@ -119,8 +134,8 @@ def stream(
         groups, rows, (_, _, width) = tile
         keys = key[groups, :width].mT
         torch.baddbmm(logits, query[groups, rows], keys, beta=0, alpha=scale, out=logits)
-        unseen = Unseen.beyond(seen[rows], counts[rows.start], width)
-        sum_tile(logits, scratch, unseen, seen[rows], room.of(tile))
+        sight = Sight.first(seen[rows], counts[rows.start], width)
+        sum_tile(logits, scratch, sight, seen[rows], room.of(tile))
         context[groups, rows] = torch.bmm(scratch, value[groups, :width])
     return context.masked_fill_(seen[:, None] == 0, 0.0), room
 
@@ -128,18 +143,18 @@ def stream(
 def sum_tile(
     logits: Float[Tensor, "group row key"],
     scratch: Float[Tensor, "group row key"],
-    unseen: Unseen,
+    sight: Sight,
     count: Float[Tensor, " row"],
     room: Room,
 ) -> None:
-    """Fill the room from scaled logits, which are lost; `scratch` gets the weights."""
+    """Fill the room from finite scaled logits, which are lost; `scratch` gets the weights."""
     sums, equation = room.named()
-    unseen.fill(logits, 0.0)
+    sight.erase(logits)
     torch.sum(logits, -1, out=sums.total)
-    centred = torch.sub(logits, (sums.total / count)[..., None], out=scratch)
-    unseen.fill(centred, 0.0)
+    centred = torch.sub(logits, (sums.total / count.clamp_min(1))[..., None], out=scratch)
+    sight.erase(centred)
     torch.linalg.vector_norm(centred, dim=-1, out=sums.deviation)
-    unseen.fill(logits, _UNSEEN)
+    sight.bury(logits)
     _largest(logits, room.largest)
     largest, peak = room.largest[..., None], sums.peak[..., None]
     below = logits.sub_(logits.gather(-1, largest))
