@@ -5,7 +5,7 @@ from attnprobe.ui import theory
 
 with ui.page(
     "Theory lab",
-    question="Why are scores divided by √d_k? Every claim is derived, measured here, and judged.",
+    question=theory.question(),
     needs_model=False,
 ) as view:
     theory.experiments(view)

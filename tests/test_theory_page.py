@@ -1,6 +1,7 @@
 """The theory lab's page: every section opens from its link, draws, and judges its claims."""
 
 import re
+import string
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 from attnprobe.errors import BadInput
 from attnprobe.theory import EXPERIMENTS, cost, linear
 from attnprobe.ui.theory import SECTIONS, freezing, lab
+from attnprobe.ui.theory import cost as cost_panels
 from attnprobe.ui.theory.scores import parsed
 
 PAGE = Path(__file__).parents[1] / "pages" / "7_Theory_lab.py"
@@ -174,3 +176,95 @@ def test_the_language_switch_changes_texts_and_claims(bert):
     shown = " ".join(each.value for each in app.markdown)
     assert "파라미터와 연산은" in shown
     assert "Splitting one wide head" not in shown
+
+
+def test_the_score_slider_and_d_k_divide_as_they_say(bert):
+    app = opened("softmax", bert)
+    preset = next(each for each in app.get("button_group") if each.key == "theory:preset")
+    preset.set_value("Tom, New York, lives").run()
+    score = next(each for each in app.slider if each.label == "Largest score")
+    assert score.value == 40
+    score.set_value(20.0).run()
+    assert {each.value for each in app.metric} >= {"20", "8", "2.5"}
+    app.select_slider(key="theory:row_d_k").set_value(16).run()
+    assert {each.value for each in app.metric} >= {"20", "4", "5"}
+    assert not app.error
+
+
+def test_the_division_alone_takes_the_width_out_of_the_spread(bert):
+    app = opened("variance", bert)
+
+    def growth():
+        return float(app.metric[-1].value.removeprefix("× "))
+
+    assert growth() == pytest.approx(128**0.5, rel=0.1)
+    app.toggle(key="theory:division").set_value(True).run()
+    assert growth() == pytest.approx(1, rel=0.1)
+    app.toggle(key="theory:init").set_value(False)
+    app.toggle(key="theory:norm").set_value(False).run()
+    assert growth() == pytest.approx(1, rel=0.1)
+
+
+def test_the_streamed_statistics_are_measured_when_asked_for_and_kept_after_a_stop(
+    bert, monkeypatch
+):
+    monkeypatch.setattr(cost_panels, "STREAMED_LENGTHS", (16, 32, 64, 128))
+    app = opened("cost", bert)
+    before = charts(app)
+    app.button(key="theory streaming:start").click().run()
+    assert not app.exception
+    assert not app.error
+    assert charts(app) == before + 1
+
+
+HANGUL = re.compile("[가-힣]")
+SYMBOLS = {"d_k", "d_model", "√d_k", "LayerNorm", "Language · 언어"}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_no_label_title_or_caption_of_the_page_stays_english_under_korean(section, bert):
+    app = opened(section, bert, lang="ko")
+    for switch in app.main.toggle:
+        switch.set_value(True)
+    app.run()
+    assert not app.exception
+    kinds = ("slider", "select_slider", "number_input", "selectbox", "toggle", "text_input")
+    shown = [each.label for kind in kinds for each in app.main.get(kind)]
+    shown += [each.label for each in app.main.get("button_group")]
+    shown += [each.label for each in app.metric]
+    shown += [each.value for each in app.main.caption if each.value]
+    shown += [each.value for each in app.main.markdown if each.value.startswith("**")]
+    english = [text for text in shown if text not in SYMBOLS and not HANGUL.search(text)]
+    assert english == []
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_checked_number_has_a_korean_name_and_keeps_its_own_numbers(section):
+    visit = lab.Lab(None, "ko")
+    for quantity in EXPERIMENTS[section].parts["claims"]()["quantity"]:
+        name = lab.named(visit, quantity)
+        assert HANGUL.search(name) or not re.search("[a-z]", quantity)
+        assert sorted(lab._NUMBER.findall(name)) == sorted(lab._NUMBER.findall(quantity))
+
+
+def test_a_translation_is_filled_with_what_the_english_is_filled_with():
+    def fields(text):
+        return sorted({(name, form) for _, name, form, _ in string.Formatter().parse(text) if name})
+
+    for english, korean in lab.words("ko").items():
+        assert fields(english) == fields(korean)
+
+
+def test_a_language_that_is_none_shows_english(bert):
+    app = opened("order", bert, lang="../../..")
+    assert not app.exception
+    assert any("Every claim is derived" in each.value for each in app.caption)
+
+
+def test_what_is_exported_is_in_english_with_the_numbers_of_its_settings(bert, monkeypatch):
+    made = []
+    monkeypatch.setattr(lab, "draw", lambda view, figure, key: made.append(figure))
+    opened("variance", bert, lang="ko")
+    captions = {figure.name: figure.caption for figure in made}
+    assert captions["theory-histogram"].startswith("Components: normal; 4,000 draws, seed 7")
+    assert not any("{" in caption for caption in captions.values())

@@ -13,7 +13,7 @@ from attnprobe.theory import EXPERIMENTS
 from attnprobe.ui.errors import explained
 from attnprobe.ui.state import choice
 from attnprobe.ui.theory import cost, freezing, meaning, scores, spread
-from attnprobe.ui.theory.lab import LANGUAGES, Lab, judge, state, texts
+from attnprobe.ui.theory.lab import LANGUAGES, Lab, judge, state, texts, words
 from attnprobe.ui.view import View
 
 
@@ -48,6 +48,15 @@ SECTIONS: dict[str, tuple[Part, ...]] = {
     "cost": (Part(("C18",), cost.heads), Part(("C19",), cost.tokens)),
     "equivariance": (Part(("C20",), meaning.order),),
 }
+
+
+QUESTION = "Why are scores divided by √d_k? Every claim is derived, measured here, and judged."
+
+
+def question() -> str:
+    """What the page asks, in the language that is chosen; it stands above the choice itself."""
+    language = st.session_state.get("lang:widget", st.query_params.get("lang", "en"))
+    return words(language).get(QUESTION, QUESTION) if language in LANGUAGES else QUESTION
 
 
 def experiments(view: View) -> None:

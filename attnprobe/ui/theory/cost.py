@@ -252,7 +252,11 @@ STREAMED = "one head's statistics, streamed (measured)"
 def tokens(lab: Lab) -> None:
     """Memory against the length of the text, and what the streaming statistics really take."""
     longest = st.select_slider(
-        lab.say("Measure up to T"), STREAMED_LENGTHS, 8_192, key="theory:longest", width=300
+        lab.say("Measure up to T"),
+        STREAMED_LENGTHS,
+        STREAMED_LENGTHS[3],
+        key="theory:longest",
+        width=300,
     )
     outcome = run(
         lab.alone, "theory streaming", {"longest": longest}, partial(_stream, lab, longest),

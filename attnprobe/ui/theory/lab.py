@@ -34,7 +34,7 @@ _BADGES = {
     WRONG: {"icon": ":material/close:", "color": "red"},
 }
 WIDE, WIDER, HIGH = 390, 554, 220  # px of a chart in a file; on the screen it fills its card
-MOST_ROWS = 9
+MOST_ROWS = 13
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -150,9 +150,10 @@ def _word(claim: Claim, field: str, language: str) -> Any:
 
 def state(lab: Lab, ids: Sequence[str]) -> None:
     """Each claim in its own card: the statement, and the mathematics behind it."""
-    columns = st.columns(len(ids)) if len(ids) > 1 else [st.container()]
-    for column, claim in zip(columns, (CLAIMS[key] for key in ids), strict=False):
-        with column.container(border=True, height="stretch"):
+    alone = [st.container() for _ in range(len(ids) % 2)]
+    places = alone + [column for _ in range(len(ids) // 2) for column in st.columns(2)]
+    for place, claim in zip(places, (CLAIMS[key] for key in ids), strict=True):
+        with place.container(border=True, height="stretch"):
             statement = plain(_word(claim, "statement", lab.language))
             st.markdown(f":blue-badge[{claim.id}] {statement}")
             lines = r" \\ ".join(_word(claim, "derivation", lab.language))

@@ -64,8 +64,9 @@ def _largest(lab: Lab) -> None:
         st.caption(lab.say("The slider for the largest score goes to ±{end}.", end=SLIDER_END))
         return
     st.slider(
-        lab.say("Score of the key that leads (starts as the row has it)"),
-        -SLIDER_END, SLIDER_END, largest, 0.001, format="%.4g", key=_slider_of(row), width=420,
+        lab.say("Largest score"), -SLIDER_END, SLIDER_END, largest, 0.001, format="%.4g",
+        key=_slider_of(row), width=420,
+        help=lab.say("It starts as the row has it. Below another score it no longer leads."),
     )  # fmt: skip
 
 
@@ -106,10 +107,10 @@ def row(lab: Lab) -> None:
 
 _CURVES = {
     "peak": "peak",
-    "normalised_entropy": "entropy / ln keys",
-    "jacobian_max": "J, largest entry",
-    "jacobian_frobenius": "J, Frobenius",
-    "jacobian_spectral": "J, spectral",
+    "normalised_entropy": "entropy / ln n",
+    "jacobian_max": "max J",
+    "jacobian_frobenius": "‖J‖ Frobenius",
+    "jacobian_spectral": "‖J‖ spectral",
 }
 
 
@@ -137,8 +138,8 @@ def multiplier(lab: Lab) -> None:
                 Quantity("value", "value", domain=(0, 1)), by="statistic",
                 marked=marks, mode=mode, width=WIDE, height=260,
             ),
-            "Peak, normalised entropy and norms of J = diag(p) − ppᵀ; rings: the chosen "
-            "multiplier.",
+            "Peak, entropy over the ln of the number n of keys, and J = diag(p) − ppᵀ: largest "
+            "entry and norms. Rings: the chosen multiplier.",
             said={"factor": factor}, **settings,
         )  # fmt: skip
     with right:
@@ -156,7 +157,7 @@ _COLUMNS = {
     "multiplier": "multiplier",
     "entropy": "entropy (nats)",
     **_CURVES,
-    "jacobian_trace": "J, trace",
+    "jacobian_trace": "trace of J",
 }
 
 
