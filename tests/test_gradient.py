@@ -202,6 +202,30 @@ def test_without_special_tokens_as_they_are_sums_to_the_mass(tiny_model):
     assert (frame.peak <= frame.mass).all()
 
 
+@pytest.mark.parametrize("renormalised", [True, False])
+def test_a_causal_head_without_its_begin_token_is_the_sums_by_hand(tiny_model, renormalised):
+    loaded = tiny_model("gpt2", "float64")
+    trace = ap.trace(loaded, loaded.read("abcdef", begin=True))
+    assert trace.tokens.special[0]
+    frame = sinks.without_special(trace, renormalised=renormalised).set_index(["layer", "head"])
+    weights = trace.weights(1, 2)[2:, 1:]
+    mass = weights.sum(-1)
+    left = weights / mass[:, None] if renormalised else weights
+    row = frame.loc[(1, 2)]
+    assert row.rows == len(trace.tokens) - 2
+    assert row.mass == pytest.approx(mass.mean().item())
+    assert row.peak == pytest.approx(left.amax(-1).mean().item())
+    assert row.entropy == pytest.approx(torch.special.entr(left).sum(-1).mean().item())
+
+
+def test_single_weights_are_those_of_the_whole_matrix_and_zero_where_unseen(tiny_model):
+    trace = ap.trace(tiny_model("gpt2", "float64"), "abcdef")
+    wanted = torch.tensor([0, 3]).expand(*trace.counted.shape, -1)
+    found = sinks.weights_at(trace, wanted)
+    torch.testing.assert_close(found[1, 2], trace.weights(1, 2)[:, [0, 3]])
+    assert (found[1, 2, :3, 1] == 0).all()
+
+
 def test_a_text_of_special_tokens_only_is_one_sentence(tiny_model):
     with pytest.raises(BadInput, match="fewer than two ordinary tokens"):
         sinks.without_special(ap.trace(tiny_model("bert"), "cat"), renormalised=True)

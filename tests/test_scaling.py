@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -49,6 +50,21 @@ def test_quantiles_mean_and_deviation_are_numpy_s(run):
         scaled = frame.loc[(layer, head, "scaled logits")]
         assert scaled["std"] == pytest.approx(expected.std() * trace.scales[layer])
         assert row.sqrt_d_head == pytest.approx(math.sqrt(trace.d_head))
+
+
+def test_one_layer_s_spread_is_its_part_of_all(run):
+    _, trace = run
+    everything = scaling.spread(trace)
+    part = everything[everything.layer == 1].reset_index(drop=True)
+    pd.testing.assert_frame_equal(scaling.spread(trace, 1), part)
+
+
+def test_the_measured_variance_is_numpy_s_over_valid_pairs(run):
+    _, trace = run
+    frame = scaling.causes(trace).set_index(["layer", "head"])
+    for layer, head in scaling.heads(trace):
+        expected = valid_logits(trace, layer, head).var()
+        assert frame.loc[(layer, head), "measured"] == pytest.approx(expected, rel=1e-10)
 
 
 def test_the_predicted_variance_over_all_pairs_is_an_identity_and_its_parts_add_up(run):

@@ -55,14 +55,16 @@ def histogram(
     return pd.concat(frames, ignore_index=True)
 
 
-def spread(trace: Trace) -> pd.DataFrame:
+def spread(trace: Trace, layer: int | None = None) -> pd.DataFrame:
     """Quantiles, mean and standard deviation of every head's logits over all valid cells.
 
+    Of one layer's heads if it is given.
     Columns: layer, head, kind, q0 … q100, mean, std, sqrt_d_head: the standard deviation of raw
     logits that the textbook assumption gives.
     """
     rows = []
-    for layer, head in heads(trace):
+    chosen = heads(trace) if layer is None else [(layer, h) for h in range(trace.n_heads)]
+    for layer, head in chosen:
         raw = cells(trace, layer, head).cpu().numpy()
         quantiles = np.quantile(raw, QUANTILES, overwrite_input=True)
         moments = [raw.mean(dtype=np.float64), raw.std(dtype=np.float64)]
@@ -84,7 +86,7 @@ def causes(trace: Trace) -> pd.DataFrame:
     identity; `measured` over the valid pairs only, which in a causal model are not independent.
     `textbook` is d_k.
     """
-    rows = []
+    rows, valid = [], trace.valid() if trace.causal else None
     for layer, head in heads(trace):
         query, key = (x[layer, head].double() for x in (trace.queries, trace.keys))
         (mean_q, cov_q), (mean_k, cov_k) = _moments(query), _moments(key)
@@ -96,8 +98,8 @@ def causes(trace: Trace) -> pd.DataFrame:
             {
                 "layer": layer,
                 "head": head,
-                "measured": logits[trace.valid()].var(correction=0).item(),
-                "measured_all": logits.var(correction=0).item(),
+                "measured": _variance(logits, valid),
+                "measured_all": _variance(logits, None),
                 "predicted": (together + means).item(),
                 "from_variances": variances.item(),
                 "from_correlation": (together - variances).item(),
@@ -106,6 +108,15 @@ def causes(trace: Trace) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _variance(logits: Float[Tensor, "query key"], valid: Tensor | None) -> float:
+    """Var over the valid pairs, all where `valid` is None; centred first, so nothing cancels."""
+    centred = logits - logits.mean()
+    if valid is None:
+        return centred.square().mean().item()
+    count, centred = valid.sum(), centred * valid
+    return (centred.square().sum() / count - (centred.sum() / count).square()).item()
 
 
 def _moments(x: Float[Tensor, "position d_head"]) -> tuple[Tensor, Tensor]:

@@ -36,13 +36,20 @@ def figure_of(
 
 def spread(view: View, trace: Trace) -> Picked | None:
     """The head's deviation against √d_k, logits as a histogram, and every head's as a box."""
-    frame = computed(view, "scaling:spread", {}, lambda tick: scaling.spread(trace))
-    _deviation(view, trace, frame)
+    layer = computed(
+        view, "scaling:spread", {"layer": view.layer},
+        lambda tick: scaling.spread(trace, view.layer),
+    )  # fmt: skip
+    _deviation(view, trace, layer)
     with st.container(horizontal=True):
         of = choice("Histogram of", ["this head", "this layer"], key="scaling_histogram")
         kind = choice("Boxes of", ["raw logits", "scaled logits"], key="scaling_kind")
         scope = choice("Heads in the boxes", ["this layer", "all heads"], key="scaling_scope")
-    with st.container() if scope == "all heads" else st.container(horizontal=True):
+    wide = scope == "all heads"
+    frame = layer
+    if wide:
+        frame = computed(view, "scaling:spread", {}, lambda tick: scaling.spread(trace))
+    with st.container() if wide else st.container(horizontal=True):
         _histogram(view, trace, whole_layer=of == "this layer")
         return _boxes(view, trace, frame[frame["kind"] == kind], scope)
 
@@ -81,9 +88,7 @@ def _histogram(view: View, trace: Trace, *, whole_layer: bool) -> None:
 def _boxes(view: View, trace: Trace, part: pd.DataFrame, scope: str) -> Picked | None:
     kind, here = part["kind"].iloc[0], view.head
     boxes = part
-    if scope == "this layer":
-        part = boxes = part[part["layer"] == view.layer]
-    else:
+    if scope == "all heads":
         names = [f"{a}.{b}" for a, b in zip(part["layer"], part["head"], strict=True)]
         boxes, here = part.assign(head=names), f"{view.layer}.{view.head}"
     boxes = boxes.rename(
