@@ -14,6 +14,7 @@ from attnprobe.analyses.perturbation import (
     erasure,
     experiments,
     permutation,
+    replacement,
 )
 from attnprobe.analyses.perturbation import runs as runs_module
 from attnprobe.analyses.perturbation.edits import Scope
@@ -210,6 +211,18 @@ def test_every_experiment_runs_from_the_command_line_on_a_causal_model(tiny_fold
     assert {"adversaries", "agreement", "flips", "checkpoints"} <= set(frames)
     assert all(row["jsd"] == 0 for row in frames["checkpoints"])
     assert "not a score" in frames["adversaries"][0]["note"]
+
+
+def test_a_text_that_is_alone_takes_its_baselines_from_bundled_texts_as_long(tiny_model):
+    loaded = tiny_model("gpt2")
+    one = experiments.clean_runs(readout.next_token(loaded, where="last"), ["the cat sat"])[0]
+    strangers = one.strangers
+    assert 0 < len(strangers) <= 8
+    assert all(one.length <= other.length <= loaded.max_tokens for other in strangers)
+    found = experiments.baselines([one], 0, Scope(1, 2), 0, experiments.no_tick)
+    expected = replacement.replacements(one, Scope(1, 2), strangers)
+    assert found["tvd"].notna().all()
+    assert found["tvd"].tolist() == pytest.approx(expected["tvd"].tolist(), rel=1e-9)
 
 
 def test_a_head_that_is_not_there_is_one_sentence(tiny_folder, capsys):

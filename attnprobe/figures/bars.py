@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from attnprobe.figures.axes import across, series, tips
+from attnprobe.figures.axes import across, fills, tips
 from attnprobe.figures.labels import lookup
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
@@ -54,7 +54,7 @@ def bars(
     sign = alt.condition(
         alt.datum[q.name] < 0, alt.value(c.categories[1]), alt.value(c.categories[0])
     )
-    hue = series(frame, by, mode)["color"] if by else sign
+    hue = fills(frame, by, mode) if by else sign
     layers = [base.mark_bar().encode(x=across(q, zero=True), color=hue)]
     if interval:
         low, high = interval

@@ -4,7 +4,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from attnprobe.figures.axes import across, series, tips, upward
+from attnprobe.figures.axes import across, fills, series, tips, upward
 from attnprobe.figures.curves import points_out
 from attnprobe.figures.labels import safe_label
 from attnprobe.figures.theme import COLOURS, Mode, themed
@@ -157,10 +157,10 @@ def scatter(
     qx, qy = quantity(x), quantity(y)
     known = [name for name in names if name in frame]
     data = inline(frame, [qx.name, qy.name, *known, *([by] if by else [])])
-    points = alt.Chart(data).mark_point(opacity=0.75, size=34, cursor="pointer", clip=True)
+    points = alt.Chart(data).mark_point(opacity=0.75, size=34, cursor="pointer")
     points = points.encode(x=across(qx), y=upward(qy), tooltip=tips([qx, qy], known))
     if by:
-        points = points.encode(color=series(frame, by, mode)["color"])
+        points = points.encode(color=fills(frame, by, mode))
     if known:
         pick = alt.selection_point(name="cell", fields=known, on="click", clear=False, toggle=False)
         points = points.add_params(pick)

@@ -56,9 +56,10 @@ class Perturbing:
     def said(self) -> str:
         """For captions: how many texts, what is edited, what is watched."""
         n = len(self.lengths)
+        alone = "" if n > 1 else " Other texts are bundled ones at least as long."
         return (
             f"N = {n} text{'s' * (n > 1)}, edits in {self.scope.label}, {self.scope.rows}, "
-            f"read-out: {self.experiment.readout.statement}."
+            f"read-out: {self.experiment.readout.statement}.{alone}"
         )
 
     def provenance(self, **extra: object) -> Provenance:
@@ -144,6 +145,8 @@ def baselines(state: Perturbing, frames: Mapping[str, pd.DataFrame]) -> None:
     )
 
 
+_SAID = {**EDITS, "permutation": "each row's weights in a random order, median"}
+_MEANINGS = "; ".join(f"{edit}: {said}" for edit, said in _SAID.items()).capitalize()
 _NAMES = {
     "uniform": "uniform",
     "mean": "mean of others",
@@ -289,8 +292,7 @@ def _replaced(state: Perturbing, frames: Mapping[str, pd.DataFrame], summary: pd
         chart_for=partial(_replacement_bars, table),
         frame=table,
         caption="Mean TVD of the output when the weights are replaced; the permutations' median "
-        f"stands beside them. {state.said} Undefined: there is no other text, or none that is "
-        "long enough.",
+        f"stands beside them. {state.said} Undefined: no other text is long enough. {_MEANINGS}.",
         alt="Mean TVD for each replacement of the weights.",
         provenance=state.provenance(),
     )
@@ -299,6 +301,8 @@ def _replaced(state: Perturbing, frames: Mapping[str, pd.DataFrame], summary: pd
         st.dataframe(
             table,
             hide_index=True,
+            placeholder="undefined",
+            column_order=["edit", "tvd", "flips", "texts"],
             column_config={
                 "tvd": st.column_config.NumberColumn("mean TVD", format="%.4f"),
                 "flips": st.column_config.NumberColumn("decisions flipped", format="percent"),
@@ -320,6 +324,5 @@ def effects_table(replaced: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame
         summary["flips"].mean(),
         summary["median"].count(),
     ]
-    said = {**EDITS, "permutation": "each row's weights in a random order, median"}
-    table = table.reset_index().assign(meaning=lambda t: t["edit"].map(said))
+    table = table.reset_index().assign(meaning=lambda t: t["edit"].map(_SAID))
     return table.astype({"texts": int})

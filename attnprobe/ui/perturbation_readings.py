@@ -83,6 +83,7 @@ def _pair_table(table: pd.DataFrame) -> None:
         st.dataframe(
             table.drop(columns=["yardstick", "pair", "kind", "chance_low", "chance_high"]),
             hide_index=True,
+            placeholder="undefined",
             column_config={
                 "tau": number("τ-b", format="%.3f"),
                 "weighted_tau": number("weighted τ", format="%.3f"),

@@ -230,6 +230,7 @@ def _flip_table(found: pd.DataFrame) -> None:
         st.dataframe(
             table,
             hide_index=True,
+            placeholder="undefined",
             column_config={
                 "flipped": st.column_config.NumberColumn("flipped at all", format="percent"),
                 "median share erased where it flips": st.column_config.NumberColumn(

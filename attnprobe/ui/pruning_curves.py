@@ -132,10 +132,12 @@ def _falls_and_map(
         with card(
             "Where it first falls",
             caption=f"First step with the metric below {level:.0%} of its unpruned value "
-            "(perplexity: above its inverse); the median over orders of that name. Empty: never.",
+            "(perplexity: above its inverse); the median over orders of that name.",
         ):
             st.dataframe(
-                fallen.median().rename("share of heads removed").reset_index(), hide_index=True
+                fallen.median().rename("share of heads removed").reset_index(),
+                hide_index=True,
+                placeholder="never",
             )
     with right:
         named = [name for name in orders if name != "random"]

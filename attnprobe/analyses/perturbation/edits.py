@@ -39,10 +39,10 @@ class Scope:
 
     @property
     def label(self) -> str:
-        """How a figure names the scope: 2.5, layer 2, or all layers."""
+        """How a figure names the scope: L2.H5, layer 2, or all layers."""
         if self.layer is None:
             return "all layers"
-        return f"layer {self.layer}" if self.head is None else f"{self.layer}.{self.head}"
+        return f"layer {self.layer}" if self.head is None else f"L{self.layer}.H{self.head}"
 
     def heads(self, layer: int, n_heads: int) -> list[int]:
         """The edited heads of a layer."""

@@ -112,9 +112,12 @@ def permutation_units(
 def baselines(
     runs: Sequence[CleanRun], number: int, scope: Scope, seed: int, tick: Tick
 ) -> pd.DataFrame:
-    """Frame `replaced`, which every experiment carries: what plain replacements do to the text."""
+    """Frame `replaced`, which every experiment carries: what plain replacements do to the text.
+
+    A text that is alone takes mean and frozen weights from bundled texts (`CleanRun.strangers`).
+    """
     run = runs[number]
-    others = [other for other in runs if other is not run]
+    others = [other for other in runs if other is not run] or run.strangers
     edited = replacements(run, scope, others, seed=seed, tick=tick)
     return _named(edited, number, run, scope)
 

@@ -22,7 +22,7 @@ from attnprobe.text import Batch
 
 EDITS: Mapping[str, str] = {
     "uniform": "the same weight on every valid key",
-    "mean": "mean weights of the other texts, position by position, renormalised",
+    "mean": "mean weights of other texts, position by position, renormalised",
     "zero": "no weight at all: the head's ablation",
     "first token": "all weight on the first token",
     "frozen": "the weights of another text, cut to the same length",

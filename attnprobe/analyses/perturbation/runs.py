@@ -26,10 +26,12 @@ from attnprobe.analyses.perturbation.edits import (
 )
 from attnprobe.analyses.sweeps import TOKENS, unedited
 from attnprobe.capture import AttentionCall
-from attnprobe.data import LabelledText
+from attnprobe.data import LabelledText, bundled
 from attnprobe.errors import BadInput
 from attnprobe.loaded import LoadedModel
 from attnprobe.readout import Examples, ReadOut
+
+STRANGERS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,21 @@ class CleanRun:
     def tokens(self) -> list[str]:
         """The tokens as a person reads them."""
         return [self.loaded.reader.label(index) for index in self.ids.tolist()]
+
+    @cached_property
+    def strangers(self) -> tuple["CleanRun", ...]:
+        """Bundled texts' clean runs, for a text that is alone: the shortest that are as long.
+
+        At most `STRANGERS`, and none where the model or the bundled texts end before.
+        """
+        reader, most = self.loaded.reader, self.loaded.max_tokens
+        texts = [item.text for name in ("topics", "prose") for item in bundled(name).texts]
+        lengths = sorted(
+            (count, number)
+            for number, count in enumerate(map(reader.count, texts))
+            if self.length <= count <= most and texts[number] != self.text
+        )
+        return tuple(clean_run(self.readout, texts[n]) for _, n in lengths[:STRANGERS])
 
     @property
     def spots(self) -> list[int] | None:
