@@ -26,6 +26,7 @@ BENCHMARKS = (
     "perturbation",
     "perturbation_study",
     "screen",
+    "soak",
     "gpu",
 )
 
