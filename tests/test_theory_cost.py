@@ -50,3 +50,33 @@ def test_every_step_is_timed():
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(BadInput, match="d_model is 768, which 5 heads do not divide"):
         cost.cost(heads=(5,))
+
+
+def test_the_work_against_the_length_adds_up_to_the_operations_of_the_layer():
+    work = cost.against_tokens(12, 3, (5, 7)).pivot(index="tokens", columns="work", values="number")
+    layer = cost.cost(12, (3,), 7)
+    products = work.loc[7, "projections"] + work.loc[7, "scores and context"]
+    assert products == layer["product_flops"][0]
+    assert work.loc[7, "exponentials"] == layer["softmax_numbers"][0]
+
+
+def test_scores_and_context_overtake_the_projections_at_twice_the_width():
+    work = cost.against_tokens(12, 3, (24,)).set_index("work")["number"]
+    assert work["projections"] == work["scores and context"]
+
+
+def test_streamed_statistics_hold_what_they_return_and_no_matrix():
+    parts = list(cost.streaming_parts(600, d_head=8, rows=250))
+    assert [part["rows"] for part in parts] == [250, 500, 600]
+    last = parts[-1]
+    assert last["matrix_bytes"] == 4 * 600**2
+    assert last["seconds"] >= parts[0]["seconds"] > 0
+    context = 4 * 600 * 8
+    assert last["peak_bytes"] > context
+    longer = list(cost.streaming_parts(1200, d_head=8, rows=250))[-1]
+    assert longer["peak_bytes"] < 2.5 * last["peak_bytes"]
+
+
+def test_one_token_has_no_row_to_stream():
+    with pytest.raises(BadInput, match="tokens is 1"):
+        list(cost.streaming_parts(1))

@@ -96,6 +96,18 @@ def test_points_are_measured_and_lines_predicted():
     assert claimed[0]["rows"] == [{"keys": 30, "largest": 3.0, "label": "claimed"}]
 
 
+def test_a_bound_is_a_dashed_line_beside_solid_predictions():
+    frame = exponent.extremes((1.0, 2.0), (10, 30), draws=50).assign(spread=lambda t: t["std"])
+    largest = Quantity("largest", "largest logit")
+    chart = pictures.against_prediction(
+        frame, "keys", "largest", "expected_largest", largest, by="spread", bound="asymptote"
+    )
+    bound, line, _ = layers(chart)
+    assert bound["encoding"]["y"]["field"] == "asymptote"
+    assert bound["mark"]["strokeDash"]
+    assert "strokeDash" not in line["encoding"]
+
+
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_each_mode_has_its_own_colours(mode):
     frame = pd.DataFrame({"key": [0], "weight": [1.0], "scores": ["one"]})

@@ -9,6 +9,7 @@ import torch
 
 from attnprobe.errors import BadInput
 from attnprobe.theory import linear
+from attnprobe.theory.allocated import peak_bytes
 
 
 def _heads(tokens=9, d_k=5, d_v=4, seed=0):
@@ -95,6 +96,41 @@ def test_the_crossing_lies_where_the_lines_meet():
     assert linear.crossing(frame, "square", "line") is None
     cheap = frame.assign(seconds=frame["seconds"] / np.where(frame["method"] == "line", 100, 1))
     assert linear.crossing(cheap, "line", "square") == 100.0
+
+
+def test_crossings_lie_on_the_line_that_is_crossed():
+    tokens = [100, 200, 400, 800]
+    seconds = {"full": [n * n for n in tokens], "map": [300 * n for n in tokens]}
+    frame = pd.DataFrame(
+        [
+            {"method": name, "tokens": n, "seconds": float(t)}
+            for name, line in seconds.items()
+            for n, t in zip(tokens, line, strict=True)
+        ]
+    )
+    found = linear.crossings(frame, "full")
+    assert found["method"].tolist() == ["map"]
+    assert found["tokens"][0] == pytest.approx(300)
+    assert found["seconds"][0] == pytest.approx(300**2)
+
+
+def test_the_peak_of_a_call_is_what_it_holds_at_one_time():
+    def call():
+        first = torch.zeros(1000)
+        second = first + 1
+        del first
+        return torch.cat([second, second])
+
+    assert peak_bytes(call) == 4 * (1000 + 2000)
+
+
+def test_the_full_matrix_is_allocated_and_the_feature_maps_grow_with_the_length():
+    frame = linear.times(lengths=(256, 512), d_k=16, features=8, repeats=1)
+    held = frame.pivot(index="tokens", columns="method", values="peak_bytes")
+    assert held.loc[512, "softmax, full matrix"] >= 4 * 512**2
+    growth = held.loc[512] / held.loc[256]
+    assert growth["softmax, full matrix"] == pytest.approx(4, rel=0.05)
+    assert growth["positive random features"] == pytest.approx(2, rel=0.1)
 
 
 def test_no_features_are_refused():
