@@ -80,8 +80,8 @@ METRICS = _table(
     ),
     Quantity(
         "saturated",
-        "saturated rows",
-        "share",
+        "saturated",
+        "share of rows",
         domain=(0, 1),
         definition="Share of rows whose largest weight reaches the stated threshold.",
     ),

@@ -7,12 +7,14 @@ from attnprobe.ui import inspector, pictures
 
 with ui.page("Head inspector", question="Which token looks at which, and how firmly?") as view:
     trace = ui.trace(view)
-    kind = ui.choice(
-        "Show", list(inspector.KINDS), key="view", default="weights", url=True,
-        label_visibility="collapsed",
-    )  # fmt: skip
+    with st.container(horizontal=True, vertical_alignment="center"):
+        kind = ui.choice(
+            "Show", list(inspector.KINDS), key="view", default="weights", url=True,
+            label_visibility="collapsed",
+        )  # fmt: skip
+        fit = inspector.fitting(view)
     inspector.numbers(view, trace, ui.head_table(view))
-    head = inspector.head_of(view, trace, kind)
+    head = inspector.head_of(view, trace, kind, fit=fit)
     wide = inspector.is_wide(view)
     above, beside = (st.container(), None) if wide else st.columns([3, 2])
     left, right = st.columns(2)

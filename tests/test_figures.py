@@ -19,7 +19,7 @@ from PIL import Image
 from attnprobe import figures
 from attnprobe.errors import BadInput
 from attnprobe.export.converter import VL_VERSION
-from attnprobe.figures.colour import colour_scale
+from attnprobe.figures.colour import colour_scale, fitted
 from attnprobe.figures.labels import thinned
 from attnprobe.figures.matrix import CELL_LIMIT, MOST_PIXELS
 from attnprobe.figures.raster import pooled
@@ -482,3 +482,18 @@ def test_text_and_first_series_stand_out_from_the_page(mode):
     assert contrast(c.text, c.page) >= 7
     assert contrast(c.muted, c.page) >= 4.5
     assert all(contrast(colour, c.page) >= 3 for colour in c.categories[:4])
+
+
+def test_fitted_limits_leave_one_in_a_hundred_outside_and_keep_a_defined_zero():
+    weights = np.append(np.linspace(0, 0.1, 990), np.linspace(0.5, 1, 10))
+    low, high = fitted(np.append(weights, np.nan), METRICS["weight"])
+    assert low == 0
+    assert (weights > high).sum() == 10
+    logits = np.linspace(-3, 2, 1001)
+    low, high = fitted(logits, Quantity("logit", "logit"))
+    assert (logits < low).sum() == (logits > high).sum() == 5
+    low, high = fitted(logits, METRICS["raw_logit"])
+    assert -low == high
+    assert (np.abs(logits) > high).sum() == 10
+    assert fitted(np.full(4, np.nan), METRICS["weight"]) is None
+    assert fitted(np.ones(4), Quantity("logit", "logit")) is None

@@ -21,6 +21,7 @@ Clicks come back as a selection named "cell". Labels are cleaned by `safe_label`
 
 from attnprobe.figures.atlas import head_map, thumbnails
 from attnprobe.figures.bars import bars
+from attnprobe.figures.colour import Limits, fitted
 from attnprobe.figures.curves import curves
 from attnprobe.figures.distributions import (
     bin_shares,
@@ -29,7 +30,7 @@ from attnprobe.figures.distributions import (
     histogram,
     scatter,
 )
-from attnprobe.figures.labels import safe_label, safe_labels
+from attnprobe.figures.labels import isolated, safe_label, safe_labels
 from attnprobe.figures.lines import strongest, token_lines
 from attnprobe.figures.matrix import matrix_frame, pooling_note, token_map
 from attnprobe.figures.raster import pool_max
@@ -39,16 +40,19 @@ from attnprobe.figures.theme import COLOURS, Mode, fig_config, themed
 
 __all__ = [
     "COLOURS",
+    "Limits",
     "Mode",
     "bars",
     "bin_shares",
     "boxes",
     "curves",
     "fig_config",
+    "fitted",
     "five_numbers",
     "head_map",
     "head_view",
     "histogram",
+    "isolated",
     "matrix_frame",
     "pool_max",
     "pooling_note",

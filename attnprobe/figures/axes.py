@@ -58,29 +58,34 @@ def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
 
     After eight groups the colours repeat with another dash.
     """
-    names = list(dict.fromkeys(native(column(frame, by)).tolist()))
-    colours, n = COLOURS[mode].categories, len(DASHES)
-    legend = alt.Legend(
-        title=by.replace("_", " "), orient="bottom", columns=4, symbolType="stroke",
-        symbolOpacity=1, symbolSize=500,
-    )  # fmt: skip
-    hue = [colours[i % len(colours)] for i in range(len(names))]
+    names, n = _groups(frame, by), len(DASHES)
+    legend = _legend(by, symbolType="stroke", symbolOpacity=1, symbolSize=500)
     dash = [list(DASHES[(i + i // n) % n]) for i in range(len(names))]
+    scale = alt.Scale(domain=names, range=dash)
     return {
-        "color": alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=hue), legend=legend),
-        "strokeDash": alt.StrokeDash(
-            f"{by}:N", scale=alt.Scale(domain=names, range=dash), legend=legend
-        ),
+        "color": _hue(by, names, mode, legend),
+        "strokeDash": alt.StrokeDash(f"{by}:N", scale=scale, legend=legend),
     }
 
 
 def fills(frame: pd.DataFrame, by: str, mode: Mode) -> alt.Color:
     """The colours of `series` for bars and dots, whose legend shows areas instead of lines."""
-    colour = series(frame, by, mode)["color"]
-    legend = colour.legend.copy(deep=False)
-    legend.symbolType, legend.symbolSize, legend.symbolStrokeWidth = "square", 110, 0
-    colour.legend = legend
-    return colour
+    legend = _legend(by, symbolType="square", symbolSize=110, symbolStrokeWidth=0)
+    return _hue(by, _groups(frame, by), mode, legend)
+
+
+def _groups(frame: pd.DataFrame, by: str) -> list:
+    return list(dict.fromkeys(native(column(frame, by)).tolist()))
+
+
+def _hue(by: str, names: list, mode: Mode, legend: alt.Legend) -> alt.Color:
+    colours = COLOURS[mode].categories
+    hue = [colours[i % len(colours)] for i in range(len(names))]
+    return alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=hue), legend=legend)
+
+
+def _legend(by: str, **symbols: Any) -> alt.Legend:
+    return alt.Legend(title=by.replace("_", " "), orient="bottom", columns=4, **symbols)
 
 
 def tips(quantities: Sequence[Quantity], names: Sequence[str] = ()) -> list[alt.Tooltip]:

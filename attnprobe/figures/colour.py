@@ -132,6 +132,24 @@ def colour_scale(
     )
 
 
+def fitted(values: np.ndarray, quantity: Quantity, share: float = 0.99) -> Limits | None:
+    """Limits that the middle `share` of the defined values lie between; None where all are equal.
+
+    A limit that the definition puts at 0 stays: weights begin at 0 and end at a quantile.
+    """
+    defined = values[np.isfinite(values)]
+    if not defined.size:
+        return None
+    if quantity.kind == "diverging":
+        reach = float(np.quantile(np.abs(defined), share))
+        return (-reach, reach) if reach else None
+    if quantity.domain[0] == 0:
+        low, high = 0.0, float(np.quantile(defined, share))
+    else:
+        low, high = np.quantile(defined, [(1 - share) / 2, (1 + share) / 2]).tolist()
+    return (low, high) if low < high else None
+
+
 def _natural(defined: np.ndarray, quantity: Quantity) -> Limits:
     if not defined.size:
         return (0.0, 1.0)

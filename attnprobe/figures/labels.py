@@ -32,6 +32,15 @@ def safe_labels(texts: Iterable[object]) -> list[str]:
     return [safe_label(text) for text in texts]
 
 
+def isolated(label: str) -> str:
+    """A label that keeps its direction to itself when something stands beside it on a screen.
+
+    A right-to-left token would otherwise draw the number after it into its own order. For canvases
+    and tables only: the isolates (U+2068, U+2069) have no glyph, and files would show a box.
+    """
+    return f"\u2068{label}\u2069"
+
+
 def _visible(char: str) -> str:
     if char in _VISIBLE:
         return _VISIBLE[char]

@@ -6,12 +6,21 @@ import altair as alt
 import pandas as pd
 
 from attnprobe.figures.axes import number_scale, tips
+from attnprobe.figures.colour import Limits
 from attnprobe.figures.labels import lookup, thinned
 from attnprobe.figures.matrix import grid, map_layers, token_labels
 from attnprobe.figures.raster import cell_size
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
 from attnprobe.metrics import Number, Quantity, quantity
+
+STRIPS = ("#56B4E9", "#E69F00")
+"""Fills of the strips beside a token map, as the map on the screen has them (Okabe & Ito 2008)."""
+
+
+def fill(place: int) -> str:
+    """The colour of the strip at a place."""
+    return STRIPS[place % len(STRIPS)]
 
 
 def row_bars(
@@ -79,7 +88,7 @@ def row_profile(
     labels = token_labels(frame, "query")
     words = [labels.get(i, "") for i in range(n)]
     parts = [
-        _strip(frame, quantity(value), n, (width, height), mode, words if not i else None)
+        _strip(frame, quantity(value), n, (width, height), fill(i), None if i else words)
         for i, value in enumerate(values)
     ]
     return themed(
@@ -100,14 +109,18 @@ def head_view(
     size: int = 520,
     palette: str = "viridis",
     width: int = 84,
+    limits: Limits | None = None,
 ) -> alt.HConcatChart:
     """`token_map` of `frame` with a strip per quantity of `rows` beside it, row by row aligned."""
     q = quantity(value)
     array, tokens = grid(frame, q.name)
-    layers, side = map_layers(array, tokens, q, mode, row=row, size=size, palette=palette)
+    layers, side = map_layers(
+        array, tokens, q, mode, row=row, size=size, palette=palette, limits=limits
+    )
     picture = alt.layer(*layers, width=side, height=side)
     parts = [
-        _strip(rows, quantity(name), len(tokens), (width, side), mode, None) for name in beside
+        _strip(rows, quantity(name), len(tokens), (width, side), fill(i), None)
+        for i, name in enumerate(beside)
     ]
     return themed(
         alt.hconcat(picture, *parts, spacing=14),
@@ -122,7 +135,7 @@ def _strip(
     q: Quantity,
     n: int,
     box: tuple[int, int],
-    mode: Mode,
+    colour: str,
     words: list[str] | None,
 ) -> alt.Chart:
     width, height = box
@@ -135,7 +148,7 @@ def _strip(
     x = alt.X(f"{q.name}:Q", title=q.title, scale=number_scale(q, zero=True), axis=ticks)
     return (
         alt.Chart(data, width=width, height=height)
-        .mark_rect(fill=COLOURS[mode].accent)
+        .mark_rect(fill=colour)
         .encode(
             y=alt.Y("above:Q", scale=down, axis=axis),
             y2="below:Q",

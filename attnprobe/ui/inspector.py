@@ -13,7 +13,7 @@ from attnprobe.trace import Trace
 from attnprobe.ui import components
 from attnprobe.ui.cached import Store, digest_of, kept
 from attnprobe.ui.components import Strip, Zoom
-from attnprobe.ui.pictures import coloured
+from attnprobe.ui.pictures import SQRT_FROM, coloured
 from attnprobe.ui.show import card, draw, metrics, provenance, value
 from attnprobe.ui.view import View
 
@@ -43,6 +43,7 @@ class Head:
     trace: Trace
     quantity: Quantity
     numbers: Numbers
+    limits: figures.Limits | None = None
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -73,12 +74,23 @@ def is_wide(view: View) -> bool:
     return len(view.tokens) >= WIDE_FROM
 
 
-def head_of(view: View, trace: Trace, kind: str) -> Head:
+def fitting(view: View) -> bool:
+    """Whether the colours of the map end where the data do; so from the start on a long text."""
+    long = len(view.tokens) > SQRT_FROM
+    return st.toggle(
+        "Fit colours to the data", long, key=f"fit:{long}", persist_state="session",
+        help="The colour bar ends at the values that 99 % of the cells lie between, and says so. "
+        "Off: weights from 0 to 1, logits over their whole range.",
+    )  # fmt: skip
+
+
+def head_of(view: View, trace: Trace, kind: str, *, fit: bool = False) -> Head:
     """The chosen head as raw logits, scaled logits or weights, with its row statistics."""
     quantity = METRICS[KINDS[kind]]
     digest = digest_of(view.digest, view.layer, view.head, kind)
     numbers = kept(HEADS, digest, lambda tick: numbers_of(view, trace, kind))
-    return Head(view, trace, coloured(quantity, len(view.tokens)), numbers)
+    limits = figures.fitted(numbers.values, quantity) if fit else None
+    return Head(view, trace, coloured(quantity, len(view.tokens)), numbers, limits)
 
 
 def numbers_of(view: View, trace: Trace, kind: str) -> Numbers:
@@ -152,6 +164,7 @@ def token_map(head: Head) -> None:
             mode=head.view.mode,
             zoom=zoom,
             row=row,
+            limits=head.limits,
             strips=[
                 Strip("entropy (nats)", head.rows["entropy"], float(np.log(max(2, n)))),
                 Strip("peak", head.rows["peak"], 1.0),
@@ -172,7 +185,9 @@ def map_figure(head: Head, row: int) -> Figure:
     note = figures.pooling_note(len(head.tokens), head.quantity.kind)
 
     def chart(mode: figures.Mode):
-        return figures.head_view(head.frame, head.rows, head.quantity, mode=mode, row=row)
+        return figures.head_view(
+            head.frame, head.rows, head.quantity, mode=mode, row=row, limits=head.limits
+        )
 
     return Figure(
         name=f"map-{head.quantity.name}",
@@ -263,7 +278,7 @@ def row_table(head: Head, row: int) -> pd.DataFrame:
     }
     frame = pd.DataFrame({name: v.double().cpu()[seen].numpy() for name, v in columns.items()})
     keys = seen.nonzero()[:, 0].tolist()
-    frame.insert(0, "token", [f"{head.tokens[key]} ({key})" for key in keys])
+    frame.insert(0, "token", [f"{figures.isolated(head.tokens[key])} ({key})" for key in keys])
     return frame.sort_values("weight", ascending=False, kind="stable")
 
 

@@ -1,5 +1,6 @@
 """Small pictures of heads: all of a layer, and those that stand out on a text."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -31,15 +32,25 @@ def coloured(q: Quantity, n_tokens: int) -> Quantity:
     return replace(q, scale="sqrt", label="weight, colours by square root")
 
 
+def limits_of(pictures: Mapping[int, np.ndarray], q: Quantity) -> figures.Limits | None:
+    """Where the colours of a long text's pictures end; None for the quantity's own limits."""
+    if q.scale != "sqrt":
+        return None
+    return figures.fitted(np.concatenate([each.ravel() for each in pictures.values()]), q)
+
+
 def small_pictures(view: View, trace: Trace) -> int | None:
     """All heads of the layer side by side; the one that was clicked in this run, or None."""
     weight = colours_for(view)
     pictures = computed(
         view, "pictures", {"layer": view.layer}, lambda tick: pooled_weights(trace, view.layer)
     )
+    limits = limits_of(pictures, weight)
 
     def chart(mode: figures.Mode):
-        return figures.thumbnails(pictures, weight, mode=mode, selected=view.head, per_row=6)
+        return figures.thumbnails(
+            pictures, weight, mode=mode, selected=view.head, per_row=6, limits=limits
+        )
 
     figure = Figure(
         name="layer",
@@ -55,7 +66,13 @@ def small_pictures(view: View, trace: Trace) -> int | None:
     titles = {head: f"head {head} · {value(line['entropy'][head])} nats" for head in pictures}
     with card(f"All heads of layer {view.layer}", caption=figure.caption, export=figure):
         return components.gallery(
-            pictures, weight, key="pictures", mode=view.mode, chosen=view.head, titles=titles
+            pictures,
+            weight,
+            key="pictures",
+            mode=view.mode,
+            chosen=view.head,
+            limits=limits,
+            titles=titles,
         )
 
 
@@ -94,6 +111,7 @@ def standing_out(view: View, trace: Trace) -> dict | None:
         return None
     pictures = computed(view, "standing out", {}, lambda tick: _pictures(trace, found))
     weight = colours_for(view)
+    limits = limits_of(pictures, weight)
     titles = {
         row.Index: f"{HABITS[row.habit].title} · L{row.layer}.H{row.head} · {row.score:.2f}"
         for row in found.itertuples()
@@ -101,7 +119,9 @@ def standing_out(view: View, trace: Trace) -> dict | None:
 
     def chart(mode: figures.Mode):
         named = {titles[i]: picture for i, picture in pictures.items()}
-        return figures.thumbnails(named, weight, mode=mode, per_row=3, name="habit", size=190)
+        return figures.thumbnails(
+            named, weight, mode=mode, per_row=3, name="habit", size=190, limits=limits
+        )
 
     figure = Figure(
         name="standouts",
@@ -116,7 +136,7 @@ def standing_out(view: View, trace: Trace) -> dict | None:
     )
     with card("Heads that stand out on this text", caption=figure.caption, export=figure):
         clicked = components.gallery(
-            pictures, weight, key="standouts", mode=view.mode, titles=titles
+            pictures, weight, key="standouts", mode=view.mode, limits=limits, titles=titles
         )
     return None if clicked is None else found.loc[clicked, ["layer", "head"]].to_dict()
 

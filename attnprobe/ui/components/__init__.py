@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from attnprobe.figures.colour import ColourScale, colour_scale
-from attnprobe.figures.labels import safe_labels
+from attnprobe.figures.colour import ColourScale, Limits, colour_scale
+from attnprobe.figures.labels import isolated, safe_labels
 from attnprobe.figures.raster import pooled, stride
 from attnprobe.figures.theme import Mode
 from attnprobe.metrics import Quantity
@@ -76,14 +76,16 @@ def heatmap(
     mode: Mode,
     zoom: Zoom | None = None,
     row: int | None = None,
+    limits: Limits | None = None,
     strips: Sequence[Strip] = (),
 ) -> Event:
     """The token map of `values` [query key], NaN where the query may not see the key.
 
-    `row` is the pinned query. The colours are those of the whole map, also when zoomed.
+    `row` is the pinned query. The colours are those of the whole map, also when zoomed; `limits`
+    are theirs if the quantity's own do not suit.
     """
     zoom = zoom or Zoom((0, len(tokens)), (0, len(tokens)))
-    scale = colour_scale(values[np.isfinite(values)], quantity, mode)
+    scale = colour_scale(values[np.isfinite(values)], quantity, mode, limits=limits)
     part = np.asarray(values, dtype=float)[slice(*zoom.queries), slice(*zoom.keys)]
     drawn = pooled(part, MOST_CELLS, quantity.kind)
     result = _HEATMAP(
@@ -154,7 +156,7 @@ def _axis(name: str, tokens: Sequence[str], span: Span) -> dict[str, Any]:
     start, end = span
     every = stride(end - start, MOST_CELLS)
     starts = list(range(start, end, every))
-    words = safe_labels(tokens[i] for i in starts)
+    words = [isolated(word) for word in safe_labels(tokens[i] for i in starts)]
     return {
         name: words
         if len(tokens) < 24
@@ -192,6 +194,7 @@ def gallery(
     key: str,
     mode: Mode,
     chosen: int | None = None,
+    limits: Limits | None = None,
     titles: Mapping[int, str],
 ) -> int | None:
     """Small pictures [query key] of one size, NaN where a query may not see, in a grid that fits.
@@ -199,7 +202,7 @@ def gallery(
     Returns the key of the picture that was clicked in this run, or None.
     """
     stack = np.stack([np.asarray(picture, dtype=float) for picture in pictures.values()])
-    scale = colour_scale(stack[np.isfinite(stack)], quantity, mode)
+    scale = colour_scale(stack[np.isfinite(stack)], quantity, mode, limits=limits)
     colours = np.ascontiguousarray(scale.rgba(stack)).view("<u4").ravel()
     names = list(pictures)
     meta = {
