@@ -108,7 +108,7 @@ def _on_scratch(trace: ap.Trace) -> dict[str, Act]:
 
 def _on_jacobian(trace: ap.Trace) -> dict[str, Act]:
     rows = saturation.rows(trace)
-    shown = rows.iloc[:: max(1, len(rows) // 4000)]
+    shown = rows.iloc[:: max(1, len(rows) // 2000)]
     limits = saturation.bounds("jacobian_frobenius")
     last = len(trace.tokens) - 1
 

@@ -19,7 +19,7 @@ ATLAS = ("saturated", "normalised_entropy", *saturation.NORMS)
 ENTRY = Quantity("entry", "∂p/∂s", kind="diverging", format=".4f")
 QUERY = Quantity("query", "query", format="d")
 TITLES = ("weight on key i", "scaled logit of key j")
-MOST_POINTS = 4000
+MOST_POINTS = 2000
 
 
 ROWS = {
