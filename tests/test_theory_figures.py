@@ -72,11 +72,11 @@ def test_bars_stand_side_by_side_in_the_order_of_the_frame():
 def test_the_hull_is_a_closed_line_through_its_corners():
     frame = meaning.convex_hull(((0, 0), (2, 0), (1, 2), (1, 0.5)), (0, 0, 0, 0))
     corners = meaning.hull_corners(frame[["x", "y"]].to_numpy()[:4])
-    outline, points, _, output = layers(pictures.convex_hull(frame, corners))
+    outline, points, _, output, _ = layers(pictures.convex_hull(frame, corners))
     values = outline["rows"]
     assert len(values) == len(corners) + 1 == 4
     assert (values[0]["x"], values[0]["y"]) == (values[-1]["x"], values[-1]["y"])
-    assert [each["label"] for each in points["rows"]] == ["v0", "v1", "v2", "v3"]
+    assert [each["label"] for each in points["rows"]] == [f"v{key}: 0.25" for key in range(4)]
     assert output["rows"][0]["x"] == 1.0
 
 

@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[1] / "pages" / "7_Theory_lab.py"
 
 
 def opened(section, model, **query):
-    app = AppTest.from_file(str(PAGE), default_timeout=60)
+    app = AppTest.from_file(str(PAGE), default_timeout=300)
     for key, value in {"section": section, "model": model, **query}.items():
         app.query_params[key] = value
     return app.run()

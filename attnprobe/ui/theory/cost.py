@@ -169,7 +169,7 @@ def heads(lab: Lab) -> None:
             lab.say("Tokens T"), (128, 512, 1024, 4096), 1024, key="theory:cost_tokens", width=260
         )
         count = st.select_slider(
-            lab.say("Heads h"), cost.HEADS, 12, key="theory:cost_heads", width=260
+            lab.say("Heads h"), cost.HEADS, cost.HEADS[-1], key="theory:cost_heads", width=260
         )
     settings = {"d_model": d_model, "tokens": tokens}
     frame = lab.frame("cost", cost.cost, **settings)
