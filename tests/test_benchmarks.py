@@ -48,7 +48,7 @@ def test_a_run_that_fills_memory_is_seen_with_what_it_has_given_back():
     resident = turns.psutil.Process().memory_info().rss
     taken = turns.turn(lambda _: bytes(size).replace(b"\0", b"\1"), 1, resident)
     again = turns.turn(lambda _: None, 1, resident)
-    assert taken.extra_mib >= 64
+    assert taken.extra_mib > 60
     assert again.extra_mib < taken.extra_mib - 32
 
 
