@@ -4,12 +4,13 @@ A set is split into a scoring part, on which heads are ranked, and a disjoint ev
 which the consequences are reported: choosing and reporting on one set flatters every choice.
 """
 
+import csv
 import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +19,7 @@ from attnprobe.errors import BadInput
 
 MAX_BYTES = 8 * 2**20
 MAX_TEXTS = 5_000
+csv.field_size_limit(MAX_BYTES)
 _BUNDLED = Path(__file__).parent / "bundled" / "texts"
 
 
@@ -204,16 +206,25 @@ def _plain(name: str, content: str) -> list[LabelledText]:
 
 
 def _csv(name: str, content: str) -> list[LabelledText]:
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    filled = (row for row in reader if row)
+    records = []
     try:
-        # Read without a header, for with one a row that is too long moves all its values.
-        frame = pd.read_csv(
-            io.StringIO(content), header=None, dtype=str, keep_default_na=False, nrows=MAX_TEXTS + 2
-        )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise BadInput(f"{name} is no CSV table: {str(error).strip()}") from error
-    header, *rows = frame.fillna("").itertuples(index=False, name=None)
-    columns = [column.strip() for column in header]
-    return _rows(name, [dict(zip(columns, row, strict=True)) for row in rows], columns)
+        columns = [column.strip() for column in next(filled, [])]
+        if not columns:
+            raise BadInput(f"{name} is no CSV table: it is empty; save it as CSV again")
+        for row in islice(filled, MAX_TEXTS + 1):
+            if len(row) > len(columns):
+                raise BadInput(
+                    f"line {reader.line_num:,} of {name} has {len(row):,} cells and the header "
+                    f"{len(columns):,}; put text with commas in quotes"
+                )
+            records.append({"text": ""} | dict(zip(columns, row, strict=False)))
+    except csv.Error as error:
+        raise BadInput(
+            f"{name} is no CSV table: {error} (line {reader.line_num:,}); save it as CSV again"
+        ) from error
+    return _rows(name, records, columns)
 
 
 def _jsonl(name: str, content: str) -> list[LabelledText]:
@@ -234,8 +245,9 @@ def _jsonl(name: str, content: str) -> list[LabelledText]:
 
 def _rows(name: str, records: list[dict], columns: list[str]) -> list[LabelledText]:
     if "text" not in columns:
+        there = ", ".join(repr(column[:40]) for column in columns[:8])
         raise BadInput(
-            f"{name} has no column 'text' (it has {', '.join(map(repr, columns[:8]))}); "
+            f"{name} has no column 'text' (it has {there}); "
             "name the column of the texts 'text' and that of the classes 'label'"
         )
     return [

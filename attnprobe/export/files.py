@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attnprobe.errors import ExportFailed
@@ -31,8 +31,8 @@ def require_place(path: Path | str) -> None:
     target = Path(path)
     with _explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=target.parent):
-            target.exists()
+        with tempfile.TemporaryFile(dir=target.parent), suppress(FileNotFoundError):
+            target.lstat()  # raises for a name that no file can have
 
 
 @contextmanager
