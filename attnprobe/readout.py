@@ -372,6 +372,33 @@ def classes(loaded: LoadedModel) -> ReadOut:
     )
 
 
+def sentences_of(lines: Sequence[str]) -> dict[str, str]:
+    """Lines `label = sentence` as a table; raises `BadInput` for a line that is none."""
+    table: dict[str, str] = {}
+    for line in lines:
+        label, equals, sentence = (part.strip() for part in line.partition("="))
+        if not equals:
+            raise BadInput(f"{line[:40]!r} has no '='; write label = sentence")
+        if not label or not sentence:
+            missing = "label" if sentence else "sentence"
+            raise BadInput(f"{line[:40]!r} has no {missing}; write label = sentence")
+        if label in table:
+            raise BadInput(f"the label {label!r} has two sentences; give each label one")
+        table[label] = sentence
+    return table
+
+
+def _distinct(sentences: Mapping[str, str]) -> None:
+    """Raises `BadInput` for two labels with one sentence: no text could be told apart by them."""
+    first: dict[str, str] = {}
+    for label, sentence in sentences.items():
+        if first.setdefault(sentence, label) != label:
+            raise BadInput(
+                f"the labels {first[sentence]!r} and {label!r} have the same sentence; "
+                "give each its own"
+            )
+
+
 def label_sentences(
     loaded: LoadedModel, sentences: Mapping[str, str], *, temperature: float = TEMPERATURE
 ) -> ReadOut:
@@ -386,6 +413,7 @@ def label_sentences(
     if not temperature > 0:
         raise BadInput(f"the temperature is {temperature:g} and must be above 0")
     known = tuple(sentences)
+    _distinct(sentences)
     anchors = _anchors(loaded, list(sentences.values()))
 
     def index(label: str) -> int:

@@ -244,3 +244,26 @@ def test_a_read_out_that_the_model_has_not_is_refused_with_what_it_has(tiny_mode
         readout.label_sentences(tiny_model("bert"), {"one": "a cat"})
     with pytest.raises(BadInput, match="no text"):
         of(tiny_model("gpt2")).prepare([])
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["sport"], "'sport' has no '='"),
+        (["sport ="], "'sport =' has no sentence"),
+        (["= This is sport."], "has no label"),
+        (["a = one", "a = two"], "the label 'a' has two sentences"),
+    ],
+)
+def test_a_line_that_names_no_label_and_sentence_is_one_sentence(lines, said):
+    with pytest.raises(BadInput, match=said):
+        readout.sentences_of(lines)
+
+
+def test_label_sentences_keep_their_order_and_whatever_follows_the_first_sign():
+    assert readout.sentences_of([" b = x = y ", "a=z"]) == {"b": "x = y", "a": "z"}
+
+
+def test_two_labels_with_one_sentence_are_refused(tiny_model):
+    with pytest.raises(BadInput, match="'a' and 'c' have the same sentence"):
+        readout.label_sentences(tiny_model("bert"), {"a": "the cat", "b": "a dog", "c": "the cat"})

@@ -45,17 +45,7 @@ def texts_of(args: Namespace) -> TextSet:
     if args.limit is not None and args.limit < 1:
         raise BadInput(f"--limit is {args.limit} and must be at least 1")
     texts = texts if args.limit is None else texts.first(args.limit)
-    return replace(texts, sentences=_sentences(args.sentence)) if args.sentence else texts
-
-
-def _sentences(pairs: list[str]) -> dict[str, str]:
-    split = [pair.partition("=") for pair in pairs]
-    wrong = next(
-        (pair for pair, (_, equals, _) in zip(pairs, split, strict=True) if not equals), ""
-    )
-    if wrong:
-        raise BadInput(f"--sentence {wrong!r} has no '='; write LABEL=SENTENCE")
-    return {label.strip(): sentence.strip() for label, _, sentence in split}
+    return replace(texts, sentences=readout.sentences_of(args.sentence)) if args.sentence else texts
 
 
 def readout_of(args: Namespace, loaded: LoadedModel, texts: TextSet) -> ReadOut:
@@ -70,7 +60,7 @@ def of_one_text(args: Namespace, loaded: LoadedModel) -> ReadOut:
     """The read-out of a command about one text; label sentences are the bundled ones or given."""
     texts = data.bundled("topics")
     if args.sentence:
-        texts = replace(texts, sentences=_sentences(args.sentence))
+        texts = replace(texts, sentences=readout.sentences_of(args.sentence))
     if args.readout not in ("auto", "next-token", "last-token") or loaded.head_kind != "causal LM":
         return readout_of(args, loaded, texts)
     where = "last" if args.readout == "last-token" else "all"

@@ -208,7 +208,7 @@ def _label_sentences(view: View, texts: TextSet) -> tuple[ReadOut, Make, TextSet
         0.001, 10.0, readout.TEMPERATURE, 0.01, format="%.3f",
         key="experiment_temperature", persist_state="session",
     )  # fmt: skip
-    sentences = parsed(value)
+    sentences = readout.sentences_of([line for line in value.splitlines() if line.strip()])
 
     def make(loaded: LoadedModel) -> ReadOut:
         return readout.label_sentences(loaded, sentences, temperature=temperature)
@@ -225,12 +225,3 @@ def _embedded(view: View, sentences: Mapping[str, str], temperature: float) -> R
         {"sentences": list(sentences.items()), "temperature": temperature},
         lambda tick: readout.label_sentences(view.loaded, sentences, temperature=temperature),
     )
-
-
-def parsed(value: str) -> dict[str, str]:
-    """Lines `label = sentence` as a table; raises `BadInput` for a line without `=`."""
-    pairs = [line.partition("=") for line in value.splitlines() if line.strip()]
-    wrong = next((label for label, equals, _ in pairs if not equals), None)
-    if wrong is not None:
-        raise BadInput(f"the line {wrong[:40]!r} has no '='; write label = sentence")
-    return {label.strip(): sentence.strip() for label, _, sentence in pairs}
