@@ -46,6 +46,66 @@ def test_a_section_of_a_single_token_draws_or_says_why_not(page, section, tiny_f
     )
 
 
+BUNDLED = {"bundled:bert": ("a", "cat " * 510), "bundled:gpt2": ("a", " the" * 512)}
+
+
+@pytest.mark.parametrize("model", list(BUNDLED))
+@pytest.mark.parametrize("page", list(SECTIONS))
+def test_the_bundled_models_draw_from_one_token_to_their_limit(page, model):
+    """Through every section in one session, as a person would, with the shortest text and the
+    longest."""
+    for text in BUNDLED[model]:
+        for section in SECTIONS[page]:
+            app = opened(page, section, model, text)
+            assert not app.exception
+            single = model == "bundled:gpt2" and text == "a" and section in NEEDS_TWO_TOKENS
+            assert bool(app.error) == single
+            assert charts(app) >= 1 or single
+
+
+def test_the_missing_mask_of_a_bidirectional_model_says_that_it_changes_nothing(tiny_folder):
+    app = opened("3_From_scratch.py", "faults", tiny_folder("bert"), "the cat sat")
+    app.multiselect(key="scratch:faults").set_value(["no_mask"]).run()
+    assert not app.exception
+    assert "changes nothing here" in app.info[0].value
+    red = next(metric for metric in app.metric if metric.label == "Red stages")
+    assert red.value.startswith("0 of")
+
+
+def test_the_missing_mask_of_a_causal_model_turns_weights_red(tiny_folder):
+    app = opened("3_From_scratch.py", "faults", tiny_folder("gpt2"), "abcdef")
+    app.multiselect(key="scratch:faults").set_value(["no_mask"]).run()
+    assert not app.info
+    first = next(metric for metric in app.metric if metric.label == "First red stage")
+    assert first.value == "weights"
+
+
+def test_a_chosen_answer_is_another_loss(tiny_folder):
+    app = opened("4_Saturation_and_Jacobian.py", "gradient", tiny_folder("bert"), "the cat sat")
+    loss = next(box for box in app.selectbox if box.label == "Loss")
+    said = loss.options[-1]
+    loss.select(said).run()
+    assert not app.exception
+    assert not app.error
+    assert any(f"Loss: {said}".split("'")[0] in caption.value for caption in app.caption)
+
+
+def test_a_single_token_has_a_gradient_by_what_comes_after_it(tiny_folder):
+    app = opened("4_Saturation_and_Jacobian.py", "gradient", tiny_folder("gpt2"), "a")
+    box = next(box for box in app.selectbox if box.label == "Read-out")
+    box.select("next token, after the text").run()
+    assert not app.exception
+    assert not app.error
+
+
+def test_the_histogram_takes_the_whole_layer(tiny_folder):
+    app = opened("2_Logits_and_scaling.py", "spread", tiny_folder("bert"), "the cat sat")
+    scope = next(each for each in app.get("button_group") if each.key == "scaling_histogram")
+    scope.set_value("this layer").run()
+    assert not app.exception
+    assert any("Logits of all heads of layer 1" in text.value for text in app.markdown)
+
+
 @pytest.mark.parametrize("section", ["faults", "steps"])
 def test_a_family_without_a_twin_says_so(section, tiny_folder):
     app = opened("3_From_scratch.py", section, tiny_folder("distilbert"), "the cat sat")
