@@ -38,6 +38,22 @@ class Guarded:
         return self.log.read_text().splitlines()
 
 
+def handshake(server: Guarded, host: str, origin: str | None) -> int:
+    """The status that a WebSocket is answered with: 101 lets it in."""
+    lines = [
+        "GET /_stcore/stream HTTP/1.1",
+        f"Host: {host}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version: 13",
+        *([f"Origin: {origin}"] if origin else []),
+    ]
+    with socket.create_connection(("localhost", server.port), timeout=60) as connection:
+        connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        return int(connection.recv(100).split()[1])
+
+
 @contextmanager
 def guarded_server(log: Path) -> Iterator[Guarded]:
     """The app on a free port, without HF_HUB_OFFLINE: nobody told it not to ask."""

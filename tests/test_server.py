@@ -1,14 +1,13 @@
 """The server as a stranger finds it: who may connect, and what it gives away."""
 
 import http.client
-import socket
 import sys
 import tomllib
 from pathlib import Path
 
 import psutil
 import pytest
-from guarded import Guarded, guarded_server
+from guarded import Guarded, guarded_server, handshake
 
 ROOT = Path(__file__).parents[1]
 EVIL = "evil.example"
@@ -36,22 +35,6 @@ def get(server: Guarded, path: str, method: str = "GET", **headers: str) -> tupl
     body = answer.read()
     connection.close()
     return answer.status, body
-
-
-def handshake(server: Guarded, host: str, origin: str | None) -> int:
-    """The status that a WebSocket is answered with: 101 lets it in."""
-    lines = [
-        "GET /_stcore/stream HTTP/1.1",
-        f"Host: {host}",
-        "Upgrade: websocket",
-        "Connection: Upgrade",
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-        "Sec-WebSocket-Version: 13",
-        *([f"Origin: {origin}"] if origin else []),
-    ]
-    with socket.create_connection(("localhost", server.port), timeout=60) as connection:
-        connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
-        return int(connection.recv(100).split()[1])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the system's table of sockets")
@@ -112,7 +95,8 @@ def test_nobody_uploads_or_deletes_without_a_session(server, method):
 
 
 def test_starting_the_server_and_letting_a_page_in_asks_nobody_for_anything(asked_at_first):
-    """Only a page of another site that knocks makes Streamlit look up its own outer address."""
+    """Before a first page has run, a page of another site that knocks makes Streamlit look up its
+    own outer address; see `attnprobe.ui.offline` for afterwards."""
     assert asked_at_first == []
 
 

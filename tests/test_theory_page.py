@@ -12,6 +12,7 @@ from attnprobe.theory import EXPERIMENTS, cost, linear
 from attnprobe.ui.theory import SECTIONS, freezing, lab
 from attnprobe.ui.theory import cost as cost_panels
 from attnprobe.ui.theory.scores import parsed
+from attnprobe.ui.view import View
 
 PAGE = Path(__file__).parents[1] / "pages" / "7_Theory_lab.py"
 
@@ -240,7 +241,7 @@ def test_no_label_title_or_caption_of_the_page_stays_english_under_korean(sectio
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_checked_number_has_a_korean_name_and_keeps_its_own_numbers(section):
-    visit = lab.Lab(None, "ko")
+    visit = lab.Lab(View(None, None, None, None, None, "light"), "ko")
     for quantity in EXPERIMENTS[section].parts["claims"]()["quantity"]:
         name = lab.named(visit, quantity)
         assert HANGUL.search(name) or not re.search("[a-z]", quantity)

@@ -8,8 +8,10 @@ import streamlit as st
 
 from attnprobe.ui import sidebar
 from attnprobe.ui.errors import explained
+from attnprobe.ui.offline import stay_offline
 from attnprobe.ui.view import View
 
+stay_offline()
 ICON = Path(__file__).parent / "icon.png"
 
 
