@@ -85,9 +85,10 @@ class TextSet:
             for part, inside in (("scoring part", True), ("evaluation part", False))
         ]
         if not all(len(part) for part in parts):
+            counts = len({t.text for t in self.texts}), len({t.label for t in self.texts})
             raise BadInput(
-                f"{self.name} has {len(set(t.text for t in self.texts))} different text(s) and "
-                "scoring and evaluation need at least one each; add texts"
+                f"{self.name} has {counts[0]} different text(s) in {counts[1]} class(es), which "
+                "leaves scoring or evaluation without any; give a class at least two texts"
             )
         return parts[0], parts[1]
 

@@ -103,7 +103,7 @@ def test_equal_texts_never_land_on_both_sides():
 
 
 def test_one_text_cannot_be_split():
-    with pytest.raises(BadInput, match="at least one each"):
+    with pytest.raises(BadInput, match="leaves scoring or evaluation without any"):
         data.pasted("only").split()
 
 

@@ -12,6 +12,14 @@ from attnprobe.ui.show import card, metrics, provenance, show
 from attnprobe.ui.view import View
 
 SHOWN = ("entropy", "peak", "saturated", "jacobian_frobenius")
+SHORT = {
+    "jacobian_frobenius": "‖J‖",
+    "jacobian_max": "max |J|",
+    "jacobian_spectral": "‖J‖₂",
+    "normalised_entropy": "entropy, normed",
+}
+"""Column heads where the whole name has no room."""
+COLUMN = 62
 
 
 def what_is_loaded(loaded: LoadedModel, title: str) -> None:
@@ -113,5 +121,5 @@ def number_column(q: Quantity):
     """A table column as its line in the table of metrics says: unit, definition, format."""
     form = "%d" if q.format == "d" else "%.4g"
     return st.column_config.NumberColumn(
-        q.label, format=form, help=f"{q.definition} Unit: {q.unit}"
+        SHORT.get(q.name, q.label), format=form, help=f"{q.title}. {q.definition}", width=COLUMN
     )
