@@ -10,6 +10,14 @@ from attnprobe.figures.theme import COLOURS, DASHES, Mode
 from attnprobe.figures.values import column, native
 from attnprobe.metrics import Quantity
 
+SHORT_NAME = 14
+"""Letters of a name up to which four stand in one line of a legend."""
+# Vega leaves the labels of minor ticks empty.
+_POWERS = (
+    "datum.label == '' ? '' : datum.value >= 1e5 || datum.value < 1e-3 ? "
+    "format(datum.value, '~e') : format(datum.value, '~g')"
+)
+
 
 def across(q: Quantity, *, other: str = "", zero: bool = False, padding: int = 0) -> alt.X:
     """The horizontal axis of a quantity: its title with unit, its scale, its limits.
@@ -48,8 +56,10 @@ def number_scale(q: Quantity, *, zero: bool = False) -> alt.Scale:
 
 
 def _ticks(q: Quantity) -> alt.Axis:
-    form = "~g" if q.scale == "log" else "~r" if q.format != "d" else "d"
     where = {"values": list(q.ticks)} if q.ticks else {"tickCount": 5}
+    if q.scale == "log":
+        return alt.Axis(**where, labelExpr=_POWERS, labelOverlap="greedy", labelFlush=True)
+    form = "d" if q.format == "d" else "~r"
     return alt.Axis(**where, format=form, labelOverlap="greedy", labelFlush=True)
 
 
@@ -59,7 +69,7 @@ def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
     After eight groups the colours repeat with another dash.
     """
     names, n = _groups(frame, by), len(DASHES)
-    legend = _legend(by, symbolType="stroke", symbolOpacity=1, symbolSize=500)
+    legend = _legend(by, names, symbolType="stroke", symbolOpacity=1, symbolSize=500)
     dash = [list(DASHES[(i + i // n) % n]) for i in range(len(names))]
     scale = alt.Scale(domain=names, range=dash)
     return {
@@ -70,8 +80,9 @@ def series(frame: pd.DataFrame, by: str, mode: Mode) -> dict[str, Any]:
 
 def fills(frame: pd.DataFrame, by: str, mode: Mode) -> alt.Color:
     """The colours of `series` for bars and dots, whose legend shows areas instead of lines."""
-    legend = _legend(by, symbolType="square", symbolSize=110, symbolStrokeWidth=0)
-    return _hue(by, _groups(frame, by), mode, legend)
+    names = _groups(frame, by)
+    legend = _legend(by, names, symbolType="square", symbolSize=110, symbolStrokeWidth=0)
+    return _hue(by, names, mode, legend)
 
 
 def _groups(frame: pd.DataFrame, by: str) -> list:
@@ -84,8 +95,10 @@ def _hue(by: str, names: list, mode: Mode, legend: alt.Legend) -> alt.Color:
     return alt.Color(f"{by}:N", scale=alt.Scale(domain=names, range=hue), legend=legend)
 
 
-def _legend(by: str, **symbols: Any) -> alt.Legend:
-    return alt.Legend(title=by.replace("_", " "), orient="bottom", columns=4, **symbols)
+def _legend(by: str, names: list, **symbols: Any) -> alt.Legend:
+    """A legend below: four names in a line, or two where one of them is long."""
+    columns = 4 if all(len(str(name)) <= SHORT_NAME for name in names) else 2
+    return alt.Legend(title=by.replace("_", " "), orient="bottom", columns=columns, **symbols)
 
 
 def tips(quantities: Sequence[Quantity], names: Sequence[str] = ()) -> list[alt.Tooltip]:
