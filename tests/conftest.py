@@ -8,10 +8,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import tiny
 import torch
+from hypothesis import settings
 
 import attnprobe as ap
 
 torch.set_num_threads(1)
+# How long an example takes says nothing on a busy machine; the same examples every time do.
+settings.register_profile("attnprobe", deadline=None, derandomize=True)
+settings.load_profile("attnprobe")
 
 
 @pytest.fixture(scope="session")

@@ -80,22 +80,23 @@ def statistics_of(
 ) -> RowStatistics:
     """The statistics of the softmax over given scaled logits, which are left as they are.
 
-    `mask`, of a shape that expands to that of the logits, is True where a row sees a key. `scale`
-    is what the raw logits were multiplied by to give these; with 1 the raw mean and standard
-    deviation are those of the given logits.
+    `mask`, of a shape that expands to that of the logits, is True where a row sees a key; a logit
+    of −∞ is a key that no row sees. `scale` is what the raw logits were multiplied by to give
+    these; with 1 the raw mean and standard deviation are those of the given logits.
     """
     _check(scale, dtype)
     shape, width = logits.shape[:-1], logits.shape[-1]
     padding = (0, whole_blocks(width) - width)
     rows = F.pad(logits.reshape(shape.numel(), width), padding)
-    seen = rows.new_ones((), dtype=torch.bool) if mask is None else mask
-    seen = F.pad(seen.expand_as(logits).reshape(shape.numel(), width), padding)
+    seen = logits != -math.inf if mask is None else mask & (logits != -math.inf)
+    everything = bool(seen.all())
+    seen = F.pad(seen.reshape(shape.numel(), width), padding)
     keys = seen.sum(-1)
     room = Room.empty((1, len(rows)), logits.new_empty(0, dtype=dtype), spectral)
     for tile in tiles(1, [width] * len(rows), logits.device):
         block, count = rows[None, tile.rows].to(dtype, copy=True), keys[tile.rows].to(dtype)
         sight = Sight.first(count, width, tile.shape[-1])
-        if mask is not None:
+        if not everything:
             block.masked_fill_(~seen[tile.rows], 0.0)
             sight = Sight.where(0, seen[tile.rows].to(dtype))
         sum_tile(block, torch.empty_like(block), sight, count, room.of(tile))
