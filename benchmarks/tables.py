@@ -1,4 +1,4 @@
-"""The tables of docs/pruning.md and docs/perturbation.md, written from benchmarks/results.
+"""The tables of README.md and docs/, written from benchmarks/results.
 
     python -m benchmarks.tables
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "docs" / "pruning.md", ROOT / "docs" / "perturbation.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "pruning.md", ROOT / "docs" / "perturbation.md")
 MODELS = {"bert": "bundled:bert", "gpt2": "bundled:gpt2"}
 
 Found = Mapping[str, object]
@@ -230,6 +230,119 @@ PERTURBATION: Lines = (
 )
 
 
+def speed() -> str:
+    """Every benchmark's main figures beside their aims, with where and when they were measured."""
+    rows = [
+        [f"`{name}`", what, said(found), aim]
+        for name, what, said, aim in SPEED
+        if (found := result(name)) is not None
+    ]
+    return table(["benchmark", "what", "measured", "aim"], rows) + _where()
+
+
+def _where() -> str:
+    found = [each for name in dict.fromkeys(line[0] for line in SPEED) if (each := result(name))]
+    some = found[0]
+    return (
+        f"\n{some['cores']} cores ({some['processor']}), shared with others; "
+        f"{some['date']}; Python {some['python']}, torch {some['torch']}, transformers "
+        f"{some['transformers']}; medians.\n"
+    )
+
+
+def _each(found: Found, key: str, lengths: Sequence[int], form: str = ".2f") -> str:
+    """The figures of several lengths, with a dash for a length that was not measured."""
+    values = [found.get(f"{key}_T{n}") for n in lengths]
+    return " / ".join("–" if value is None else format(value, form) for value in values)
+
+
+LENGTHS = (128, 512, 1024)
+LONG = (4096, 8192, 16384, 32768)
+SHORT = (64, 128, 256, 512)
+MEMORY = ("extra_mib", "sdpa_extra_mib")
+SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
+    (
+        "capture",
+        "forward pass with every statistic of every row over the plain SDPA pass, GPT-2-small's "
+        "geometry, T = 128 / 512 / 1,024",
+        lambda f: _each(f, "ratio_to_sdpa", LENGTHS) + " ×",
+        "1.05 / 1.05 / 1.10",
+    ),
+    (
+        "capture",
+        "the same over eager attention with the same statistics: times faster",
+        lambda f: _each(f, "speedup_over_eager", LENGTHS, ".1f") + " ×",
+        "≥ 2 at 1,024",
+    ),
+    (
+        "capture",
+        "the same over TransformerLens with statistics: times faster",
+        lambda f: _each(f, "speedup_over_transformer_lens", LENGTHS, ".1f") + " ×",
+        "",
+    ),
+    (
+        "capture",
+        "memory above the loaded model, of what the SDPA pass takes, MiB",
+        lambda f: " of ".join(_each(f, key, LENGTHS, ".0f") for key in MEMORY),
+        "≤ SDPA",
+    ),
+    (
+        "capture",
+        "`bundled:bert` over its SDPA pass, T = 128 / 512",
+        lambda f: _each(f, "bert_ratio_to_sdpa", LENGTHS[:2]) + " ×",
+        "1.05",
+    ),
+    (
+        "capture",
+        "`bundled:gpt2` over its SDPA pass, T = 128 / 512",
+        lambda f: _each(f, "gpt2_ratio_to_sdpa", LENGTHS[:2]) + " ×",
+        "1.05",
+    ),
+    (
+        "long",
+        "two GPT-2 layers of four heads, T = 4,096 / 8,192 / 16,384 / 32,768: seconds",
+        lambda f: f"{_each(f, 'gpt2_s', LONG, '.1f')}, ∝ T^{f['gpt2_slope']:.2f}",
+        "",
+    ),
+    (
+        "long",
+        "the same: MiB above the model, where one head's matrix alone would take 4,096",
+        lambda f: _each(f, "gpt2_extra_mib", LONG, ".0f"),
+        "< 1,000",
+    ),
+    (
+        "long",
+        "two BERT layers: seconds; MiB",
+        lambda f: f"{_each(f, 'bert_s', LONG, '.1f')}; {_each(f, 'bert_extra_mib', LONG, '.0f')}",
+        "< 1,000",
+    ),
+    (
+        "jacobian",
+        "norms by closed forms over autograd's Jacobian, T = 64 / 128 / 256 / 512: times faster",
+        lambda f: _each(f, "speedup_over_autograd", SHORT, ".1f") + " ×",
+        "",
+    ),
+    (
+        "jacobian",
+        "largest relative error of a norm, float32 against float64",
+        lambda f: f"{max(v for k, v in f.items() if '_error_' in k):.1e}",
+        "1e-5",
+    ),
+    (
+        "pruning",
+        "all 144 heads off one by one over masked passes, 16 / 64 / 256 tokens",
+        lambda f: _each(f, "speedup_over_masked", (16, 64, 256), ".1f") + " ×",
+        "5 / 3 / 1.9",
+    ),
+    (
+        "perturbation",
+        "100 permutations of a head over full passes, 32 tokens",
+        lambda f: f"{f['speedup_over_full_passes_T32']:.1f} ×",
+        "5",
+    ),
+)
+
+
 def pruning_speed() -> str:
     found = result("pruning")
     head = ["tokens", "144 masked passes", "one batch of 144", "attnprobe", "over masked passes",
@@ -261,6 +374,7 @@ def perturbation_speed() -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "speed": speed,
     "pruning_study": lambda: study("pruning_study", PRUNING),
     "pruning_speed": pruning_speed,
     "perturbation_study": lambda: study("perturbation_study", PERTURBATION),
