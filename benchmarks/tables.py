@@ -46,7 +46,7 @@ def study(name: str, lines: Lines) -> str:
     found = {title: result(f"{name}_{model}") for model, title in MODELS.items()}
     there = {title: one for title, one in found.items() if one}
     if not there:
-        return "Not measured yet.\n"
+        return "Not measured on a quiet machine.\n"
     rows = [[label, *(cell(one) for one in there.values())] for label, cell in lines]
     return table(["", *there], rows)
 
@@ -235,7 +235,7 @@ def speed() -> str:
     rows = [
         [f"`{name}`", what, said(found), aim]
         for name, what, said, aim in SPEED
-        if (found := result(name)) is not None
+        if (found := result(name)) is not None and any(map(str.isdigit, said(found)))
     ]
     return table(["benchmark", "what", "measured", "aim"], rows) + _where()
 
@@ -361,7 +361,7 @@ def pruning_speed() -> str:
 def perturbation_speed() -> str:
     found = result("perturbation")
     if found is None:
-        return "Not measured yet.\n"
+        return "Not measured on a quiet machine.\n"
     head = ["heads × permutations", "full passes", "one batch", "attnprobe", "over full passes",
             "over one batch"]  # fmt: skip
     ways = ("full_passes", "one_batch", "ours")
