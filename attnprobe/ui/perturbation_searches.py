@@ -89,9 +89,8 @@ def _one_text(state: Perturbing, frames: Mapping[str, pd.DataFrame], settings: S
     weights, outputs = (
         frame[frame["text"] == number] for frame in (frames["weights"], frames["outputs"])
     )
-    place = st.container(horizontal=True)
-    with place:
-        for side, title in SIDES.items():
+    for place, (side, title) in zip(st.columns(2), SIDES.items(), strict=True):
+        with place:
             _weights(state, weights, side, title, settings)
     _outputs(state, outputs, settings)
 
@@ -107,8 +106,8 @@ def _weights(
 
     def chart(mode: figures.Mode):
         if lone:
-            return figures.row_bars(named, q, mode=mode, width=460)
-        return figures.token_map(_square(named), q, mode=mode, size=400, limits=(0, 1))
+            return figures.row_bars(named, q, mode=mode, width=360)
+        return figures.token_map(_square(named), q, mode=mode, size=330, limits=(0, 1))
 
     averaged = "" if state.scope.head is not None else " Mean over the heads in scope."
     figure = Figure(
@@ -120,7 +119,7 @@ def _weights(
         alt=f"{title.capitalize()}: queries by keys.",
         provenance=state.provenance(search=settings.statement, label=adversary.LABEL),
     )
-    show(state.view, figure, title.capitalize(), key=f"adversary:{side}", width="content")
+    show(state.view, figure, title.capitalize(), key=f"adversary:{side}")
 
 
 def _square(frame: pd.DataFrame) -> pd.DataFrame:
@@ -148,7 +147,7 @@ def _outputs(state: Perturbing, frame: pd.DataFrame, settings: Settings) -> None
         alt="Probabilities of the outcomes under real and adversarial weights.",
         provenance=state.provenance(search=settings.statement, label=adversary.LABEL),
     )
-    show(state.view, figure, "Output before and after", key="adversary:outputs", width="content")
+    show(state.view, figure, "Output before and after", key="adversary:outputs")
 
 
 def _order(frame: pd.DataFrame) -> dict[str, int]:
@@ -206,6 +205,8 @@ def _survival(state: Perturbing, found: pd.DataFrame) -> None:
 def _moved(state: Perturbing, found: pd.DataFrame) -> None:
     binned = found.assign(share=(found["share"] * 20).round() / 20)
     frame = binned.groupby(["order", "share"], sort=True)["tvd"].mean().reset_index()
+    place = {order: i for i, order in enumerate(found["order"].unique())}
+    frame = frame.sort_values("order", key=lambda s: s.map(place), kind="stable")
     figure = Figure(
         name="erasure-tvd",
         chart_for=lambda mode: figures.curves(frame, SHARE, MOVED, by="order", mode=mode),

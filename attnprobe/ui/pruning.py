@@ -210,22 +210,22 @@ def atlases(state: Pruning, heads: pd.DataFrame) -> dict | None:
     """Score and effect side by side; the head that was clicked, or None."""
     view = state.experiment.page
     clicked = None
-    with st.container(horizontal=True):
-        for q in (SCORES[state.score], LOSS):
-            here = (view.layer, view.head)
-            figure = Figure(
-                name=f"pruning-{q.name}",
-                chart_for=partial(_head_map, heads, q, here),
-                frame=heads,
-                caption=f"{q.definition} {state.said}",
-                alt=f"Heat map of {q.title} for every layer and head.",
-                provenance=provenance(state, heads),
-            )
+    here = (view.layer, view.head)
+    for place, q in zip(st.columns(2), (SCORES[state.score], LOSS), strict=True):
+        figure = Figure(
+            name=f"pruning-{q.name}",
+            chart_for=partial(_head_map, heads, q, here),
+            frame=heads,
+            caption=f"{q.definition} {state.said}",
+            alt=f"Heat map of {q.title} for every layer and head.",
+            provenance=provenance(state, heads),
+        )
+        with place:
             picked = show(
                 view, figure, q.label.capitalize(), key=f"pruning:{q.name}", selectable=True,
-                selected={"layer": view.layer, "head": view.head}, width="content",
+                selected={"layer": view.layer, "head": view.head},
             )  # fmt: skip
-            clicked = clicked or picked
+        clicked = clicked or picked
     return clicked
 
 
