@@ -19,7 +19,7 @@ SHORT = {
     "normalised_entropy": "entropy, normed",
 }
 """Column heads where the whole name has no room."""
-COLUMN = 62
+COLUMN = 59
 
 
 def what_is_loaded(loaded: LoadedModel, title: str) -> None:
@@ -93,7 +93,7 @@ def heads(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
     """The table of heads, highest first; the head whose row was clicked in this run, or None."""
     names = list(dict.fromkeys([q.name, *SHOWN]))
     frame = table[["layer", "head", *names]].sort_values(q.name, ascending=False)
-    narrow = {axis: st.column_config.NumberColumn(axis, width=48) for axis in ("layer", "head")}
+    narrow = {axis: st.column_config.NumberColumn(axis, width=42) for axis in ("layer", "head")}
     figure = Figure(
         name="heads",
         chart_for=lambda mode: figures.head_map(table, q, mode=mode),
