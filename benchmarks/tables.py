@@ -336,7 +336,7 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     ),
     (
         "perturbation",
-        "100 permutations of a head over full passes, 32 tokens",
+        "permutations of single heads over full passes, 32 tokens",
         lambda f: f"{f['speedup_over_full_passes_T32']:.1f} ×",
         "5",
     ),
