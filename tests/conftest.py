@@ -47,3 +47,26 @@ def tiny_model(tiny_folder):
 @pytest.fixture(scope="session")
 def bundled_bert():
     return ap.load("bundled:bert", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The app on a port of its own."""
+    from tools.screenshots import server
+
+    with server() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium. A laptop without one skips and says why; under CI that is a failure."""
+    from tools.screenshots import NoBrowser, chromium
+
+    try:
+        with chromium() as browser:
+            yield browser
+    except NoBrowser as missing:
+        if "CI" in os.environ:
+            pytest.fail(f"{missing}; under CI a browser has to be there")
+        pytest.skip(f"drives a real Chromium, and {missing}")

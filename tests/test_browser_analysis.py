@@ -1,6 +1,5 @@
 """Pages 2 to 4 in a real Chromium: deep links, sliders, faults, gradients, exports, no network."""
 
-import os
 import re
 from urllib.parse import quote, urlsplit
 
@@ -12,7 +11,7 @@ import attnprobe as ap
 from attnprobe.analyses import gradient, scaling
 from attnprobe.data import bundled
 from attnprobe.readout import default
-from tools.screenshots import NoBrowser, chromium, server, settled
+from tools.screenshots import settled
 
 pytestmark = pytest.mark.browser
 
@@ -25,23 +24,6 @@ SECTIONS = {
     JACOBIAN: ("heads", "bounds", "row", "gradient", "sinks"),
 }
 expect.set_options(timeout=LONG)
-
-
-@pytest.fixture(scope="module")
-def address():
-    with server() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        with chromium() as browser:
-            yield browser
-    except NoBrowser as missing:
-        if "CI" in os.environ:
-            pytest.fail(f"{missing}; under CI a browser has to be there")
-        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Pruning and perturbation in a real Chromium: start, progress, stop, what stays, export."""
 
-import os
 import re
 from urllib.parse import quote
 
@@ -9,30 +8,13 @@ import pytest
 from playwright.sync_api import expect
 
 import attnprobe as ap
-from tools.screenshots import NoBrowser, chromium, server, settled
+from tools.screenshots import settled
 
 pytestmark = pytest.mark.browser
 
 LONG = 120_000
 CAT = "The cat sat on the mat because it was tired."
 expect.set_options(timeout=LONG)
-
-
-@pytest.fixture(scope="module")
-def address():
-    with server() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        with chromium() as browser:
-            yield browser
-    except NoBrowser as missing:
-        if "CI" in os.environ:
-            pytest.fail(f"{missing}; under CI a browser has to be there")
-        pytest.skip(str(missing))
 
 
 @pytest.fixture

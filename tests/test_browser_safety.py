@@ -1,6 +1,5 @@
 """A hostile text in every view of a real Chromium, with a guard on the server's sockets."""
 
-import os
 import re
 from urllib.parse import quote, urlsplit
 
@@ -8,7 +7,7 @@ import pytest
 from guarded import guarded_server, handshake
 from playwright.sync_api import expect
 
-from tools.screenshots import NoBrowser, chromium, pages, settled
+from tools.screenshots import pages, settled
 
 pytestmark = pytest.mark.browser
 
@@ -25,17 +24,6 @@ expect.set_options(timeout=LONG)
 def server(tmp_path_factory):
     with guarded_server(tmp_path_factory.mktemp("guarded") / "refused.txt") as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        with chromium() as browser:
-            yield browser
-    except NoBrowser as missing:
-        if "CI" in os.environ:
-            pytest.fail(f"{missing}; under CI a browser has to be there")
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The theory lab in a real Chromium: links, play and scrub, languages, export, no network."""
 
 import io
-import os
 import re
 from urllib.parse import urlsplit
 
@@ -9,29 +8,12 @@ import pypdf
 import pytest
 from playwright.sync_api import expect
 
-from tools.screenshots import NoBrowser, chromium, server, settled
+from tools.screenshots import settled
 
 pytestmark = pytest.mark.browser
 
 LONG = 240_000
 expect.set_options(timeout=LONG)
-
-
-@pytest.fixture(scope="module")
-def address():
-    with server() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        with chromium() as browser:
-            yield browser
-    except NoBrowser as missing:
-        if "CI" in os.environ:
-            pytest.fail(f"{missing}; under CI a browser has to be there")
-        pytest.skip(str(missing))
 
 
 @pytest.fixture

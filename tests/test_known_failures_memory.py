@@ -40,7 +40,10 @@ json.dump(found, sys.stdout)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's own measure")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the peak is read from VmHWM, which Linux alone keeps",
+)
 def test_texts_of_full_length_on_both_bundled_models_take_less_than_two_gigabytes():
     """Both models in one process, trace and certificate: the peak of all of it."""
     run = subprocess.run(

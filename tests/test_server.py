@@ -37,7 +37,9 @@ def get(server: Guarded, path: str, method: str = "GET", **headers: str) -> tupl
     return answer.status, body
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the system's table of sockets")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems show the table of sockets to administrators only"
+)
 def test_the_server_listens_on_this_machine_only(server):
     inside = psutil.net_connections("tcp")
     listening = {c.laddr.ip for c in inside if c.status == "LISTEN" and c.laddr.port == server.port}
