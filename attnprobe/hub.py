@@ -1,16 +1,25 @@
 """Checkpoints of the Hugging Face Hub: the local cache first, then a download that can be stopped.
 
 Only configs, tokenizers and safetensors are fetched. `HF_HUB_OFFLINE` and the other variables of
-huggingface_hub are honoured; a download that was stopped goes on with the files still missing.
+huggingface_hub are honoured; a download that was stopped goes on from the byte where it ended.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, hf_hub_download, scan_cache_dir, snapshot_download
+from huggingface_hub import (
+    HfApi,
+    constants,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    scan_cache_dir,
+    snapshot_download,
+)
 from huggingface_hub.errors import (
     CacheNotFound,
     EntryNotFoundError,
@@ -21,7 +30,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.utils import WeakFileLock, build_hf_headers
 from tqdm.auto import tqdm
 
 from attnprobe.errors import TooLarge, UnsupportedModel
@@ -121,11 +132,50 @@ def _download(name: str, revision: str | None, progress: Progress | None) -> Pat
     folder, done = None, 0
     for file, size in sizes.items():
         bar = _reporter(progress, done, total) if progress else None
+        if file.endswith(".safetensors"):
+            _resume(name, file, revision, bar)
         path = hf_hub_download(name, file, revision=revision, tqdm_class=bar)
         folder, done = Path(path).parent, done + size
     if folder is None:
         raise UnsupportedModel(f"{name} holds no config, tokenizer or safetensors on the Hub")
     return folder
+
+
+def _resume(name: str, file: str, revision: str | None, bar: type[tqdm] | None) -> None:
+    """Brings weights into the cache, from where an earlier download of them ended.
+
+    `hf_hub_download` begins a file anew after a stop; it takes what it finds finished. Files whose
+    tag on the Hub is no SHA-256 are small and left to it.
+    """
+    url, headers = hf_hub_url(name, file, revision=revision), build_hf_headers()
+    found = get_hf_file_metadata(url, headers=headers)
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+    digest = found.etag or ""
+    blob = folder / "blobs" / digest
+    if len(digest) != _SHA256_DIGITS or blob.exists():
+        return
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    part = blob.with_name(f"{digest}.incomplete")
+    with WeakFileLock(f"{part}.lock"):
+        with part.open("ab") as begun:
+            done = begun.tell()
+            http_get(
+                url,
+                begun,
+                resume_size=done,
+                headers=headers,
+                expected_size=found.size,
+                tqdm_class=bar,
+            )
+        with part.open("rb") as whole:
+            intact = hashlib.file_digest(whole, "sha256").hexdigest() == digest
+        if not intact:
+            part.unlink()
+            raise UnsupportedModel(f"{file} of {name} came damaged from the Hub; download it again")
+        part.replace(blob)
+
+
+_SHA256_DIGITS = 64
 
 
 def _wanted(info: ModelInfo) -> dict[str, int]:

@@ -61,7 +61,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def file(self, path: Path) -> None:
         body = path.read_bytes()
         tag = f'"{hashlib.sha256(body).hexdigest()}"'
-        self.answer(200, body, ETag=tag, X_Repo_Commit=COMMIT)
+        first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        if not first:
+            self.answer(200, body, ETag=tag, X_Repo_Commit=COMMIT)
+            return
+        self.server.resumed.append(first)
+        rest, span = body[first:], f"bytes {first}-{len(body) - 1}/{len(body)}"
+        self.answer(206, rest, ETag=tag, X_Repo_Commit=COMMIT, Content_Range=span)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +76,7 @@ def server(tiny_folder, tmp_path_factory):
     shutil.copytree(tiny_folder("bert"), folder)
     (folder / "pytorch_model.bin").write_bytes(b"not to be fetched")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as running:
-        running.folder, running.asked = folder, []
+        running.folder, running.asked, running.resumed = folder, [], []
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
         yield running
@@ -90,6 +96,7 @@ def hub_here(server, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 4096)
     server.asked.clear()
+    server.resumed.clear()
     return server
 
 
@@ -110,18 +117,41 @@ def test_a_download_reports_its_bytes_and_the_next_load_needs_no_network(hub_her
     assert not hub_here.asked
 
 
-def test_a_stopped_download_leaves_no_model_and_goes_on_with_what_is_missing(hub_here):
-    def stop(done, total):
-        if done > total // 2:
-            raise Stopped("enough")
+def _stop_halfway(done, total):
+    if done > total // 2:
+        raise Stopped("enough")
 
+
+def test_a_stopped_download_leaves_no_model_and_goes_on_from_the_byte_where_it_ended(hub_here):
     with pytest.raises(Stopped):
-        hub.snapshot("owner/tiny", None, stop)
+        hub.snapshot("owner/tiny", None, _stop_halfway)
     assert hub.cached_models() == ()
+    (part,) = Path(constants.HF_HUB_CACHE).rglob("*.incomplete")
+    kept = part.stat().st_size
+    weights = (hub_here.folder / "model.safetensors").read_bytes()
+    assert 0 < kept < len(weights)
+
     hub_here.asked.clear()
-    assert hub.snapshot("owner/tiny").name == COMMIT
+    told = []
+    assert hub.snapshot("owner/tiny", None, lambda *both: told.append(both)).name == COMMIT
     fetched = {ask.rsplit("/", 1)[-1] for ask in hub_here.asked if ask.startswith("GET /owner")}
     assert fetched == {"model.safetensors"}
+    assert hub_here.resumed == [kept]
+    assert told[0][0] > kept
+    assert told[-1][0] == told[-1][1]
+    path = hub.snapshot("owner/tiny") / "model.safetensors"
+    assert path.read_bytes() == weights
+    assert not list(Path(constants.HF_HUB_CACHE).rglob("*.incomplete"))
+    assert load("owner/tiny", device="cpu").revision == COMMIT
+
+
+def test_a_part_that_does_not_fit_the_rest_is_thrown_away_in_one_sentence(hub_here):
+    with pytest.raises(Stopped):
+        hub.snapshot("owner/tiny", None, _stop_halfway)
+    (part,) = Path(constants.HF_HUB_CACHE).rglob("*.incomplete")
+    part.write_bytes(bytes(part.stat().st_size))
+    with pytest.raises(UnsupportedModel, match=r"model\.safetensors of owner/tiny came damaged"):
+        hub.snapshot("owner/tiny")
     assert load("owner/tiny", device="cpu").revision == COMMIT
 
 
