@@ -457,6 +457,8 @@ def test_the_null_is_of_other_heads_drawn_by_the_seed(tiny_model):
     assert drawn != permutation.other_scopes(loaded, Scope(1, 2), 6, 1)
     assert permutation.other_scopes(loaded, Scope(1), 9, 0) == [Scope(0), Scope(2)]
     assert permutation.other_scopes(loaded, Scope(), 9, 0) == []
+    with pytest.raises(BadInput, match="-3 other heads"):
+        permutation.other_scopes(loaded, Scope(1, 2), -3, 0)
 
 
 def test_peaks_fall_into_the_papers_four_bins():

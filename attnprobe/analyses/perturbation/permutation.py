@@ -185,7 +185,9 @@ def _null(all_ratios: Float[np.ndarray, " scope"], mine: int) -> dict[str, float
 
 def other_scopes(loaded: LoadedModel, scope: Scope, number: int, seed: int) -> list[Scope]:
     """So many random scopes of the same kind, without the scope itself: other heads of the model,
-    or other layers; none for all layers."""
+    or other layers; none for all layers. Raises `BadInput` for a negative number."""
+    if number < 0:
+        raise BadInput(f"{number} other heads came for the null; 0 or more are possible")
     if scope.layer is None:
         return []
     heads: Sequence[int | None] = range(loaded.n_heads) if scope.head is not None else [None]
