@@ -1,246 +1,20 @@
-"""Read-outs: the distribution that an experiment watches, its loss and its metric.
-
-A read-out turns texts into `Examples` (what to run and where to look), runs the model whatever
-edits, gates or resumed layers are active around the call (`capture.watching`), and gives one
-distribution per *spot*. Only the positions that are read go through the model's head.
-
-    readout = next_token(loaded)
-    examples = readout.prepare(texts)
-    base = readout.log_probabilities(examples)            # [spot class]
-    with capture.watching(gate({(3, 2): 0.0})):
-        edited = readout.log_probabilities(examples)
-    score(edited, examples, base).loss                    # [text]
-
-Resumed with a batch of variants: `examples.repeat(n)` under `watching(start=, hidden=)`. Gradients
-flow to whatever the watcher brings in.
-"""
+"""The kinds of read-out: next token, masked token, class, label sentences."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnprobe import capture
 from attnprobe.data import LabelledText, TextSet
 from attnprobe.errors import BadInput
-from attnprobe.models import LoadedModel
+from attnprobe.loaded import LoadedModel
+from attnprobe.readout.watched import Examples, Head, ReadOut, mean_pooled, wide
 from attnprobe.text import Batch, Tokens
 
 TEMPERATURE = 0.05
 MASKED_SHARE = 0.15
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Texts as one batch, and the spots where a read-out looks.
-
-    `row` and `column` place each spot in the batch, `text` says which text it belongs to (a text
-    may have several spots, and, masked one token at a time, several rows). `target` is what is
-    right at each spot: a token, a class, or None when nobody knows.
-    """
-
-    batch: Batch
-    row: Int[Tensor, " spot"]
-    column: Int[Tensor, " spot"]
-    text: Int[Tensor, " spot"]
-    target: Int[Tensor, " spot"] | None
-    texts: int
-
-    @property
-    def text_of_row(self) -> Int[Tensor, " batch"]:
-        """Which text each row of the batch belongs to."""
-        owner = self.row.new_zeros(len(self.batch.ids))
-        return owner.scatter(0, self.row, self.text)
-
-    def repeat(self, times: int) -> "Examples":
-        """All texts `times` over, variant by variant: text t of variant v is number v·texts + t."""
-        copies = torch.arange(times, device=self.row.device)[:, None]
-        return Examples(
-            batch=self.batch.repeat(times),
-            row=(self.row + copies * len(self.batch.ids)).flatten(),
-            column=self.column.repeat(times),
-            text=(self.text + copies * self.texts).flatten(),
-            target=None if self.target is None else self.target.repeat(times),
-            texts=self.texts * times,
-        )
-
-    @property
-    def columns(self) -> Int[Tensor, "batch read"]:
-        """The positions that are read in each row, filled up with others to the same number."""
-        batch, width = self.batch.ids.shape
-        wanted = torch.zeros(batch, width, dtype=torch.long, device=self.row.device)
-        wanted[self.row, self.column] = 1
-        most = int(wanted.sum(1).max())
-        return torch.argsort(wanted, dim=1, descending=True, stable=True)[:, :most]
-
-
-Place = Callable[[Sequence[LabelledText]], Examples]
-Head = Callable[[Float[Tensor, "spot d_model"]], Float[Tensor, "spot class"]]
-
-
-@dataclass(frozen=True, eq=False)
-class ReadOut:
-    """What is watched, in words that a caption can print.
-
-    `statement` says how; `loss` and `metric` name the two numbers. `classes` are the class names,
-    or None when a class is an entry of the vocabulary. `pooled`: the distribution belongs to the
-    mean over a text's tokens and not to single positions.
-    """
-
-    name: str
-    statement: str
-    loaded: LoadedModel
-    place: Place
-    head: Head
-    classes: tuple[str, ...] | None = None
-    pooled: bool = False
-
-    def prepare(self, texts: TextSet | Sequence[LabelledText | str]) -> Examples:
-        """Texts as examples on the model's device; `BadText` for an empty or too long one."""
-        items = texts.texts if isinstance(texts, TextSet) else texts
-        items = [LabelledText(item) if isinstance(item, str) else item for item in items]
-        if not items:
-            raise BadInput("no text came and a read-out needs at least one; add a text")
-        return _on(self.place(items), self.loaded.device)
-
-    def log_probabilities(self, examples: Examples) -> Float[Tensor, "spot class"]:
-        """The natural logarithm of each spot's distribution, float32 or float64.
-
-        Runs the model once, under the watchers around the call. The last layer is computed at the
-        read positions only.
-        """
-        return self._logits(examples).log_softmax(-1)
-
-    def distribution(self, examples: Examples) -> Float[Tensor, "spot class"]:
-        """Each spot's distribution; rows sum to 1."""
-        return self.log_probabilities(examples).exp()
-
-    def answer(self, index: int) -> str:
-        """A class as a person reads it: its name, or the token of the vocabulary."""
-        return self.classes[index] if self.classes else self.loaded.reader.label(index)
-
-    def _logits(self, examples: Examples) -> Float[Tensor, "spot class"]:
-        if self.pooled:
-            return _wide(self.head(_mean_pooled(self.loaded.hidden(examples.batch), examples)))
-        with capture.watching(read=self._read(examples)):
-            hidden = self.loaded.hidden(examples.batch)
-        return _wide(self.head(hidden[examples.row, examples.column]))
-
-    def _read(self, examples: Examples) -> Int[Tensor, "batch read"] | None:
-        """The read positions, or None when there is next to nothing to leave out."""
-        columns = examples.columns
-        return columns if columns.shape[1] < 0.75 * examples.batch.ids.shape[1] else None
-
-
-def _wide(logits: Tensor) -> Tensor:
-    """Statistics are float32 at least, whatever the weights' dtype."""
-    return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def _mean_pooled(hidden: Tensor, examples: Examples) -> Float[Tensor, "spot d_model"]:
-    mask = examples.batch.mask[..., None].to(hidden.dtype)
-    return ((hidden * mask).sum(1) / mask.sum(1))[examples.row]
-
-
-def _on(examples: Examples, device: torch.device) -> Examples:
-    target = examples.target
-    return Examples(
-        Batch(examples.batch.ids.to(device), examples.batch.mask.to(device)),
-        examples.row.to(device),
-        examples.column.to(device),
-        examples.text.to(device),
-        None if target is None else target.to(device),
-        examples.texts,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """What a read-out says of each text: mean loss over its spots, and how many spots are right.
-
-    Right means equal to the target or, without targets, equal to the unedited model's choice.
-    """
-
-    loss: Float[Tensor, " text"]
-    right: Float[Tensor, " text"]
-    spots: Int[Tensor, " text"]
-    metric_name: str
-
-    @property
-    def metric(self) -> Float[Tensor, ""]:
-        """Accuracy or agreement (mean over texts), or perplexity (exp of the mean over spots)."""
-        return METRICS[self.metric_name].over(self.loss, self.right, self.spots)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How per-text numbers become the metric of a set, and whether more of it is better."""
-
-    over: Callable[[Tensor, Tensor, Tensor], Tensor]
-    higher_is_better: bool
-
-
-def _mean_right(loss: Tensor, right: Tensor, spots: Tensor) -> Tensor:
-    return right.mean(-1)
-
-
-def _perplexity(loss: Tensor, right: Tensor, spots: Tensor) -> Tensor:
-    return ((loss * spots).sum(-1) / spots.sum(-1)).exp()
-
-
-METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(_mean_right, higher_is_better=True),
-    "agreement": Metric(_mean_right, higher_is_better=True),
-    "perplexity": Metric(_perplexity, higher_is_better=False),
-}
-
-
-def metric_name(readout: ReadOut, examples: Examples) -> str:
-    """Perplexity of a language model with targets, accuracy of a classifier, else agreement."""
-    if examples.target is None:
-        return "agreement"
-    return "perplexity" if readout.classes is None else "accuracy"
-
-
-def score(
-    readout: ReadOut,
-    log_probabilities: Float[Tensor, "spot class"],
-    examples: Examples,
-    unedited: Float[Tensor, "spot class"] | None = None,
-) -> Scores:
-    """Loss and hits per text.
-
-    With targets the loss is −ln p(target); without, KL(unedited ‖ edited) against the unedited
-    model's log-probabilities, which are then needed.
-    """
-    if examples.target is None and unedited is None:
-        raise BadInput("without targets a loss needs the unedited model's distribution")
-    if examples.target is None:
-        loss = divergence(unedited, log_probabilities)
-        goal = unedited.argmax(-1)
-    else:
-        loss = -log_probabilities.gather(-1, examples.target[:, None])[:, 0]
-        goal = examples.target
-    right = (log_probabilities.argmax(-1) == goal).to(loss.dtype)
-    spots = torch.bincount(examples.text, minlength=examples.texts)
-    return Scores(
-        per_text(loss, examples), per_text(right, examples), spots, metric_name(readout, examples)
-    )
-
-
-def per_text(values: Float[Tensor, " spot"], examples: Examples) -> Float[Tensor, " text"]:
-    """The mean of spot values over each text's spots."""
-    spots = torch.bincount(examples.text, minlength=examples.texts)
-    return values.new_zeros(examples.texts).index_add(0, examples.text, values) / spots
-
-
-def divergence(
-    reference: Float[Tensor, "*rest class"], other: Float[Tensor, "*rest class"]
-) -> Float[Tensor, "*rest"]:
-    """KL(reference ‖ other) in nats from log-probabilities; 0 when equal."""
-    return torch.where(reference.isneginf(), 0.0, reference.exp() * (reference - other)).sum(-1)
 
 
 def next_token(loaded: LoadedModel, *, where: str = "all", begin: bool = False) -> ReadOut:
@@ -429,7 +203,7 @@ def label_sentences(
         return Examples(batch, row, torch.zeros_like(row), row, _targets(texts, index), len(texts))
 
     def head(pooled: Tensor) -> Tensor:
-        unit = torch.nn.functional.normalize(_wide(pooled), dim=-1)
+        unit = torch.nn.functional.normalize(wide(pooled), dim=-1)
         return unit @ anchors.T / temperature
 
     return ReadOut(
@@ -449,8 +223,8 @@ def _anchors(loaded: LoadedModel, sentences: list[str]) -> Float[Tensor, "class 
     row = torch.arange(len(sentences), device=batch.ids.device)
     examples = Examples(batch, row, torch.zeros_like(row), row, None, len(sentences))
     with torch.no_grad():
-        pooled = _mean_pooled(loaded.hidden(batch), examples)
-    return torch.nn.functional.normalize(_wide(pooled), dim=-1)
+        pooled = mean_pooled(loaded.hidden(batch), examples)
+    return torch.nn.functional.normalize(wide(pooled), dim=-1)
 
 
 def _targets(
