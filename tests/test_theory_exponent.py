@@ -42,6 +42,25 @@ def test_the_peak_of_two_keys_is_a_mean_of_logistics():
     assert abs(row["peak"] - exact) < 5 * row["peak_error"]
 
 
+def test_the_exact_mean_peak_of_two_keys_is_a_mean_of_logistics():
+    gaps = np.linspace(-14, 14, 40_001)
+    density = np.exp(-(gaps**2) / 2) / math.sqrt(2 * math.pi)
+    for std in (0.5, 1, 8):
+        peak = 1 / (1 + np.exp(-np.abs(gaps) * std * math.sqrt(2)))
+        exact = float((density * peak).sum() * (gaps[1] - gaps[0]))
+        assert exponent.expected_peak(std, 2) == pytest.approx(exact, abs=5e-6)
+
+
+def test_equal_logits_share_evenly_and_far_ones_do_not():
+    assert exponent.expected_peak(1e-9, 7) == pytest.approx(1 / 7, abs=5e-6)
+    assert exponent.expected_peak(400.0, 3) > 0.99
+
+
+def test_the_measured_peak_is_the_exact_mean_within_five_errors():
+    rows = exponent.extremes((1, 3, 8), (5, 100), draws=3_000)
+    assert ((rows["peak"] - rows["expected_peak"]).abs() <= 5 * rows["peak_error"]).all()
+
+
 def test_the_spread_is_a_power_of_the_width():
     rows = exponent.exponent(49, (0, 0.5, 1), keys=31, draws=300)
     assert rows["predicted_std"].tolist() == pytest.approx([7.0, 1.0, 1 / 7])

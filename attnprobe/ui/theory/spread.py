@@ -254,9 +254,10 @@ def extremes(lab: Lab) -> None:
         lab.show(
             "extremes-peak", "Peak of their softmax", frame,
             lambda mode: pictures.against_prediction(
-                frame, keys, "peak", "peak", peak, by="spread",
+                frame, keys, "peak", "expected_peak", peak, by="spread",
                 error="peak_error", marked=_CLAIMED, mode=mode, width=WIDE, height=260,
             ),
-            "Mean over {draws:,} rows, seed {seed}, with two standard errors. Crosses: claimed.",
+            "Points: mean over {draws:,} rows, seed {seed}, with two standard errors; lines: the "
+            "exact mean. Crosses: claimed.",
             **settings,
         )  # fmt: skip
