@@ -35,6 +35,75 @@ def test_independent_unit_components_fit_the_textbook(trace):
         np.testing.assert_allclose(frame[column], math.sqrt(trace.d_head), rtol=0.06)
 
 
+def test_a_row_of_scores_divided_by_the_root_of_d_head_is_the_models_row(trace):
+    last = len(trace.tokens) - 1
+    row = theory_on_model.row_of_scores(trace, 1, 2, last, most=99)
+    assert row["key"].tolist() == list(range(last + 1))
+    divided = torch.tensor(row["score"].to_numpy() / math.sqrt(trace.d_head))
+    np.testing.assert_allclose(divided.softmax(0), trace.weights(1, 2)[last], rtol=1e-4)
+    np.testing.assert_allclose(row["weight"], trace.weights(1, 2)[last], rtol=1e-4)
+
+
+def test_of_a_long_row_the_largest_scores_stay_in_the_order_of_the_text(trace):
+    whole = theory_on_model.row_of_scores(trace, 0, 1, 7, most=99)
+    few = theory_on_model.row_of_scores(trace, 0, 1, 7, most=3)
+    assert few["key"].is_monotonic_increasing
+    assert set(few["key"]) == set(whole.nlargest(3, "score")["key"])
+
+
+def test_a_row_of_one_key_is_refused(tiny_model):
+    alone = ap.trace(tiny_model("gpt2"), TEXT)
+    with pytest.raises(BadInput, match="fewer than two keys"):
+        theory_on_model.row_of_scores(alone, 0, 0, 0)
+
+
+def test_at_the_models_own_exponent_a_head_is_what_the_model_computed(trace):
+    frame = theory_on_model.exponent(trace, 1, 0).set_index("exponent")
+    means = ap.head_table(trace).set_index(["layer", "head"]).loc[(1, 0)]
+    assert trace.scales[1] == pytest.approx(trace.d_head**-0.5)
+    for name in ("peak", "normalised_entropy", "saturated", "jacobian_frobenius"):
+        assert frame.loc[0.5, name] == pytest.approx(means[name], rel=1e-4)
+    assert frame.loc[0.5, "std"] == pytest.approx(means["scaled_std"], rel=1e-4)
+    assert frame["peak"].is_monotonic_decreasing
+
+
+def test_independent_unit_components_have_the_predicted_spread_at_every_exponent(trace):
+    torch.manual_seed(1)
+    shape = trace.n_layers, trace.n_heads, len(trace.tokens), trace.d_head
+    many = replace(trace, queries=torch.randn(shape), keys=torch.randn(shape))
+    spreads = [
+        theory_on_model.exponent(many, layer, head, (0, 1))
+        for layer in range(trace.n_layers)
+        for head in range(trace.n_heads)
+    ]
+    measured = np.mean([frame["std"] for frame in spreads], axis=0)
+    np.testing.assert_allclose(measured, spreads[0]["predicted_std"], rtol=0.25)
+
+
+def test_a_heads_own_descent_is_that_of_autograd(trace):
+    frame = theory_on_model.freezing(trace, 1, 2, rate=0.3, seed=3, steps=5)
+    key, value = (part[1, 2].double() for part in (trace.keys, trace.values))
+    for division, factor in (("1/√d_k", trace.scales[1]), ("none", 1.0)):
+        start = frame[(frame["division"] == division) & (frame["query"] == 4)]
+        query = trace.queries[1, 2, 4].double()
+        for row in start.to_dict("records"):
+            query = query.detach().requires_grad_()
+            p = (factor * key @ query).softmax(0)
+            loss = (p @ value - value[row["target"]]).square().sum() / 2
+            (slope,) = torch.autograd.grad(loss, query)
+            expected = loss.item(), p[row["target"]].item(), slope.norm().item()
+            found = row["loss"], row["target_weight"], row["gradient_norm"]
+            np.testing.assert_allclose(found, expected, rtol=1e-7)
+            query = query - 0.3 * slope
+
+
+def test_a_long_text_gives_sixteen_descents_over_its_first_tokens(tiny_model):
+    trace = ap.trace(tiny_model("bert"), "the cat sat " * 10)
+    frame = theory_on_model.freezing(trace, 0, 0, steps=2)
+    assert frame["query"].nunique() == theory_on_model.MOST_RUNS < len(trace.tokens)
+    assert frame[["query", "target"]].max().max() < len(trace.tokens)
+
+
 def test_no_row_exceeds_the_bound_of_its_peak(trace):
     rows = theory_on_model.jacobian_rows(trace, 1, 2)
     assert len(rows) == int(trace.counted[1, 2].sum())

@@ -6,7 +6,9 @@ hides: the mask has no part in the law. Logits are scaled as the model scales th
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -16,9 +18,18 @@ from attnprobe import capture
 from attnprobe.analyses.scaling import directedness
 from attnprobe.errors import BadInput
 from attnprobe.models import LoadedModel
+from attnprobe.softmax_stats import row_statistics
 from attnprobe.text import Tokens
+from attnprobe.theory import freezing as descents
 from attnprobe.theory import linear
-from attnprobe.trace import Trace
+from attnprobe.theory.draws import Stream
+from attnprobe.trace import SATURATED_FROM, Trace
+
+MOST_KEYS = 24
+MOST_PAIRS = 128
+MOST_RUNS = 16
+MOST_TOKENS = 192
+EXPONENTS = tuple(round(0.05 * i, 2) for i in range(21))
 
 
 def _heads(trace: Trace) -> Iterator[tuple[int, int]]:
@@ -55,6 +66,105 @@ def variance(trace: Trace) -> pd.DataFrame:
         }
 
     return _per_head(trace, numbers)
+
+
+def row_of_scores(
+    trace: Trace, layer: int, head: int, query: int, most: int = MOST_KEYS
+) -> pd.DataFrame:
+    """One row of a head as scores to be divided by √d_head: what the model scales, times √d_head.
+
+    Where a model divides by √d_head, as most do, these are its q·k. Of a row that sees more keys
+    only the `most` with the largest scores are there, in the order of the text.
+
+    Columns: key (position), score, weight (in the whole row).
+    """
+    if not bool(trace.counted[layer, head, query]):
+        raise BadInput(f"query {query} sees fewer than two keys; choose a later one")
+    logits = trace.scaled_logits(layer, head)[query].masked_fill(~trace.valid()[query], -math.inf)
+    seen = min(most, int(trace.valid()[query].sum()))
+    keys = logits.topk(seen).indices.sort().values
+    return pd.DataFrame(
+        {
+            "key": keys.cpu().numpy(),
+            "score": (logits[keys].double() * math.sqrt(trace.d_head)).cpu().numpy(),
+            "weight": logits.double().softmax(-1)[keys].cpu().numpy(),
+        }
+    )
+
+
+def exponent(
+    trace: Trace, layer: int, head: int, exponents: Sequence[float | int] = EXPONENTS
+) -> pd.DataFrame:
+    """A head's own q·k divided by d_k^α instead of what the model divides by, over α.
+
+    Over the keys that each query sees, rows that see two or more. `predicted_std` = d_k^(½ − α) is
+    for independent components of variance 1.
+
+    Columns: exponent, d_k, std (over all seen keys), predicted_std, peak, normalised_entropy,
+    saturated (share of rows with peak ≥ 0.9), jacobian_frobenius; the last four are means over
+    rows.
+    """
+    counted, width = trace.counted[layer, head], trace.d_head
+    if not bool(counted.any()):
+        raise BadInput("no row of this text sees two keys; type a longer text")
+    pair = [part[layer, head][None, None] for part in (trace.queries, trace.keys)]
+    raw = (pair[0][0, 0].double() @ pair[1][0, 0].double().T)[counted]
+    std = float(raw[trace.valid()[counted]].std(correction=0))
+    rows = []
+    for power in exponents:
+        row = row_statistics(
+            *pair, scale=float(width) ** -power, valid=None, causal=trace.causal,
+            dtype=torch.float64, spectral=False,
+        )  # fmt: skip
+        peak, entropy, norm = (
+            x[0, 0][counted] for x in (row.peak, row.normalised_entropy, row.jacobian_frobenius)
+        )
+        rows.append(
+            {
+                "exponent": float(power),
+                "d_k": width,
+                "std": std / width**power,
+                "predicted_std": width ** (0.5 - power),
+                "peak": float(peak.mean()),
+                "normalised_entropy": float(entropy.mean()),
+                "saturated": float((peak >= SATURATED_FROM).double().mean()),
+                "jacobian_frobenius": float(norm.mean()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def freezing(
+    trace: Trace, layer: int, head: int, rate: float = 0.5, seed: int = 0, steps: int = 400
+) -> pd.DataFrame:
+    """The descent of `theory.freezing` with a head's own keys, values and queries.
+
+    At most 16 queries, evenly over the text, learn one by one to return the value of a key that is
+    drawn for each; every query sees every key, of a long text the first 128. With the factor that
+    the model puts on its scores ("1/√d_k") and without ("none").
+
+    Columns: division, step, query, target (positions), loss, target_weight, gradient_norm.
+    """
+    pairs = min(len(trace.tokens), MOST_PAIRS)
+    if pairs < 2:
+        raise BadInput("the text has 1 token and a choice needs two; type a longer text")
+    starts = np.unique(np.linspace(0, pairs - 1, min(pairs, MOST_RUNS)).astype(int))
+    target = (Stream(seed).uniform(len(starts)) * pairs).astype(int)
+    query, key, value = (
+        part[layer, head, :pairs].double().cpu().numpy()
+        for part in (trace.queries, trace.keys, trace.values)
+    )
+    fixed = (np.broadcast_to(part, (len(starts), *part.shape)) for part in (key, value))
+    runs = descents.Runs(*fixed, query[starts], trace.scales[layer], target)
+    names = ["loss", "target_weight", "gradient_norm"]
+    parts = []
+    for division, factor in zip(descents.DIVISIONS, (runs.factor, 1.0), strict=True):
+        moves = list(descents.descent(replace(runs, factor=factor), rate, steps))
+        told = {name: np.concatenate([now[name] for now in moves]) for name in names}
+        each = {"query": np.tile(starts, steps), "target": np.tile(target, steps)}
+        step = np.repeat(np.arange(steps), len(starts))
+        parts.append(pd.DataFrame({"division": division, "step": step} | each | told))
+    return pd.concat(parts, ignore_index=True)
 
 
 def jacobian_rows(trace: Trace, layer: int, head: int) -> pd.DataFrame:
@@ -173,13 +283,16 @@ def linear_errors(
 ) -> pd.DataFrame:
     """Linear attention on a head's own queries, keys and values, all keys seen by all queries.
 
+    Of a long text the first 192 tokens.
+
     Columns: those of `theory.linear.errors`.
     """
     stretch = math.sqrt(trace.scales[layer] * math.sqrt(trace.d_head))
     query, key = (
-        part[layer, head].double().cpu() * stretch for part in (trace.queries, trace.keys)
+        part[layer, head, :MOST_TOKENS].double().cpu() * stretch
+        for part in (trace.queries, trace.keys)
     )
-    value = trace.values[layer, head].double().cpu()
+    value = trace.values[layer, head, :MOST_TOKENS].double().cpu()
     return linear.errors(query, key, value, features, repeats, seed)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from attnprobe.theory.claims import Check, Claim, printed
 from attnprobe.theory.draws import Stream
@@ -38,19 +38,27 @@ class Task:
 
 @dataclass(frozen=True)
 class Runs:
-    """Several descents side by side: the fixed pairs, the queries, the factor on the scores."""
+    """Several descents side by side: the fixed pairs, the queries, the factor on the scores.
+
+    `target` is the pair whose value each run shall return.
+    """
 
     keys: Float[np.ndarray, "run pair d_k"]
     values: Float[np.ndarray, "run pair d_v"]
     query: Float[np.ndarray, "run d_k"]
     factor: float
-    target: int
+    target: Int[np.ndarray, " run"]
+
+    def of_target(
+        self, per_pair: Float[np.ndarray, "run pair ..."]
+    ) -> Float[np.ndarray, "run ..."]:
+        return per_pair[np.arange(len(self.target)), self.target]
 
     def scores(self) -> Float[np.ndarray, "run pair"]:
         return self.factor * np.einsum("rpd,rd->rp", self.keys, self.query)
 
     def residual(self, p: Float[np.ndarray, "run pair"]) -> Float[np.ndarray, "run d_v"]:
-        return np.einsum("rp,rpa->ra", p, self.values) - self.values[:, self.target]
+        return np.einsum("rp,rpa->ra", p, self.values) - self.of_target(self.values)
 
     def score_gradient(self, p: Float[np.ndarray, "run pair"]) -> Float[np.ndarray, "run pair"]:
         """∂L/∂s = p ∘ (u − p·u), nothing in it cancels the p."""
@@ -69,7 +77,8 @@ def runs(task: Task, scaled: bool, seeds: Sequence[int]) -> Runs:
         keys, values = stream.normal(task.pairs, task.d_k), stream.normal(task.pairs, task.d_v)
         drawn.append((keys, values, stream.normal(task.d_k)))
     keys, values, query = (np.stack(part) for part in zip(*drawn, strict=True))
-    return Runs(keys, values, query, 1 / math.sqrt(task.d_k) if scaled else 1.0, task.target)
+    factor = 1 / math.sqrt(task.d_k) if scaled else 1.0
+    return Runs(keys, values, query, factor, np.full(len(query), task.target))
 
 
 def descent(start: Runs, rate: float, steps: int) -> Iterator[dict[str, np.ndarray]]:
@@ -81,7 +90,7 @@ def descent(start: Runs, rate: float, steps: int) -> Iterator[dict[str, np.ndarr
         yield {
             "weights": p,
             "loss": 0.5 * (now.residual(p) ** 2).sum(-1),
-            "target_weight": p[:, now.target],
+            "target_weight": now.of_target(p),
             "peak": p.max(-1),
             "gradient_norm": np.sqrt((gradient**2).sum(-1)),
         }
@@ -147,16 +156,23 @@ def phase_cells(
             start = runs(Task(d_k=d_k), scaled, range(seeds))
             for rate in rates:
                 *_, last = descent(start, rate, steps)
-                solved = last["target_weight"] >= 0.5
                 yield {
                     "d_k": d_k,
                     "rate": rate,
                     "division": name,
                     "runs": seeds,
-                    "frozen": float((~solved & (last["gradient_norm"] < STILL)).mean()),
-                    "solved": float(solved.mean()),
+                    **outcomes(last["target_weight"], last["gradient_norm"]),
                     "loss": float(np.median(last["loss"])),
                 }
+
+
+def outcomes(
+    target_weight: Float[np.ndarray, " run"], gradient_norm: Float[np.ndarray, " run"]
+) -> dict[str, float]:
+    """Shares of the runs that ended frozen and solved, as `phase_cells` defines them."""
+    solved = target_weight >= 0.5
+    frozen = ~solved & (gradient_norm < STILL)
+    return {"frozen": float(frozen.mean()), "solved": float(solved.mean())}
 
 
 def phase(**settings) -> pd.DataFrame:
