@@ -6,7 +6,7 @@ positions as many as needed. Each length runs in turn with plain SDPA, each in i
 
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from attnprobe import capture
 from benchmarks import geometries
 from benchmarks.capture import watched
-from benchmarks.turns import MIB, Run, started, tallies
+from benchmarks.turns import MIB, Noted, Run, Tally, started, tallies
 
 HELP = "4,096 to 32,768 tokens: time with its slope, and memory"
 KINDS = ("gpt2", "bert")
@@ -28,28 +28,39 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def measure(args: Namespace) -> dict[str, object]:
-    found: dict[str, object] = {"layers": 2, "heads": args.heads, "d_model": 64 * args.heads}
+    found = Noted({"layers": 2, "heads": args.heads, "d_model": 64 * args.heads})
     for kind in args.kinds:
-        found |= _of_kind(kind, sorted(args.tokens), args.heads)
+        _of_kind(kind, sorted(args.tokens), args.heads, found)
     return found | {f"one_head_mib_T{tokens}": 4 * tokens**2 / MIB for tokens in args.tokens}
 
 
-def _of_kind(kind: str, lengths: Sequence[int], heads: int) -> dict[str, object]:
+def _of_kind(kind: str, lengths: Sequence[int], heads: int, found: Noted) -> None:
     task = (kind, lengths[-1], heads)
     builds = {"sdpa": (plain, *task), "capture": (with_statistics, *task)}
-    found: dict[str, object] = {}
     with ExitStack() as stack:
         there, _ = started(stack, builds)
         for tokens in lengths:
-            both = tallies(there, tokens, ROUNDS.get(tokens, 1))
-            found[f"{kind}_s_T{tokens}"] = both["capture"].seconds
-            found[f"{kind}_sdpa_s_T{tokens}"] = both["sdpa"].seconds
-            found[f"{kind}_ratio_to_sdpa_T{tokens}"] = both["capture"].over(both["sdpa"])
-            found[f"{kind}_extra_mib_T{tokens}"] = both["capture"].extra_mib
-            found[f"{kind}_sdpa_extra_mib_T{tokens}"] = both["sdpa"].extra_mib
+            found.add(rows(kind, tokens, tallies(there, tokens, ROUNDS.get(tokens, 1))))
     if len(lengths) > 1:
-        found[f"{kind}_slope"] = slope(lengths, [found[f"{kind}_s_T{n}"] for n in lengths])
-    return found
+        seconds = [found[f"{kind}_s_T{tokens}"] for tokens in lengths]
+        found.add({f"{kind}_slope": slope(lengths, seconds)})
+
+
+def rows(kind: str, tokens: int, found: Mapping[str, Tally]) -> dict[str, object]:
+    """What one length took, beside the plain pass of the same round."""
+    sdpa, ours = found["sdpa"], found["capture"]
+    flat = {
+        "s": ours.seconds,
+        "cpu_s": ours.processor,
+        "sdpa_s": sdpa.seconds,
+        "sdpa_cpu_s": sdpa.processor,
+        "ratio_to_sdpa": ours.over(sdpa),
+        "cpu_ratio_to_sdpa": ours.over(sdpa, "processor"),
+        "extra_mib": ours.extra_mib,
+        "sdpa_extra_mib": sdpa.extra_mib,
+        "rounds": len(ours.turns),
+    }
+    return {f"{kind}_{name}_T{tokens}": figure for name, figure in flat.items()}
 
 
 def slope(lengths: Sequence[int], seconds: Sequence[float]) -> float:

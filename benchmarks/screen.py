@@ -2,12 +2,13 @@
 
 In the page, whatever changes what is seen leaves its time: elements and text that come, go or
 change, canvases that are painted. An act begins with the pointer or the key that starts it and ends
-with the last such change before the page has been still for a while. Bytes are those of responses
-and of web socket frames.
+with the last such change before the page has been still for a while. The server's share is the time
+from the page's first word to it to its last word back. Bytes are those of responses and of web
+socket frames, without the program of the page itself, which a browser keeps.
 
-The atlas, the first visit and the slider use the bundled BERT; token maps use a small GPT-2 of
-seeded random weights that reads 1,024 tokens, one a byte. The act is taken `--rounds` times, with
-another head or value each time, and the median is reported.
+The atlas, the visits and the slider use the bundled BERT; token maps use a small GPT-2 of seeded
+random weights that reads as many tokens as are asked for, one a byte. The act is taken `--rounds`
+times, with another head or value each time, and the median is reported.
 """
 
 import importlib
@@ -25,18 +26,35 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.pruning import bytes_tokenizer
+from benchmarks.turns import MIB, Noted
 
 HELP = "from click to drawn in a real Chromium, and bytes sent"
 NO_BROWSER = 2
 STILL = 1200
 """Milliseconds without a change after which an act is over."""
-LIMIT = 300_000
-MIB = 2**20
+LIMIT = 180_000
+VIEW = ("/media/", "/_stcore/", "/component")
+"""What addresses of a view hold; the other responses are the program, which a browser keeps."""
+PAGES = Path(__file__).parents[1] / "pages"
+INSPECTOR = "Head_inspector"
 WATCH = """
-window.drawn = {begin: 0, last: 0};
+window.drawn = {begin: 0, last: 0, sent: 0, heard: 0};
 const mark = () => { window.drawn.last = performance.now(); };
 for (const kind of ["pointerdown", "keydown"])
-  addEventListener(kind, () => { window.drawn.begin = performance.now(); }, true);
+  addEventListener(kind, () => {
+    window.drawn.begin = performance.now();
+    window.drawn.sent = 0;
+  }, true);
+window.WebSocket = class extends WebSocket {
+  constructor(...given) {
+    super(...given);
+    this.addEventListener("message", () => { window.drawn.heard = performance.now(); });
+  }
+  send(...given) {
+    window.drawn.sent ||= performance.now();
+    super.send(...given);
+  }
+};
 for (const name of ["drawImage", "putImageData", "fillText", "fillRect", "stroke", "fill"]) {
   const plain = CanvasRenderingContext2D.prototype[name];
   CanvasRenderingContext2D.prototype[name] = function (...given) {
@@ -68,12 +86,12 @@ STEADY = f"""() => {{
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 256, 512, 1024])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, choices=range(1, 10), metavar="1…9")
 
 
 def measure(args: Namespace) -> dict[str, object]:
     screenshots = _browser_tools()
-    found: dict[str, object] = {}
+    found = Noted({"rounds": args.rounds})
     with (
         tempfile.TemporaryDirectory() as folder,
         screenshots.server() as address,
@@ -82,14 +100,22 @@ def measure(args: Namespace) -> dict[str, object]:
         model = tiny_folder(Path(folder) / "tiny-gpt2", max(args.tokens))
         for name in ("first", "second"):
             with _opened(browser) as tab:
-                found |= flat(f"{name}_visit", [tab.visit(_link(address))])
+                visit = tab.visit(_link(address))
+                found.add(flat(f"{name}_visit", [visit]))
+        found.add({"program_mib": visit.program / MIB})
         with _opened(browser) as tab:
-            found |= _overview(tab, address, args.rounds)
-            found |= _slider(tab, address, args.rounds)
+            _overview(tab, address, args.rounds, found)
+            _slider(tab, address, args.rounds, found)
             for tokens in args.tokens:
-                found |= _head_inspector(tab, address, model, tokens, args.rounds)
-    largest = max(value for key, value in found.items() if "_mib" in key)
-    return found | {"largest_view_mib": largest, "rounds": args.rounds}
+                _head_inspector(
+                    tab, _link(address, INSPECTOR, str(model)), tokens, args.rounds, found
+                )
+        with _opened(browser) as tab:
+            _every_page(tab, address, found)
+    views = {
+        key: value for key, value in found.items() if key.endswith("_mib") and key != "program_mib"
+    }
+    return found | {"largest_view_mib": max(views.values())}
 
 
 def _browser_tools():
@@ -102,10 +128,10 @@ def _browser_tools():
 
 
 def tiny_folder(folder: Path, positions: int) -> Path:
-    """A checkpoint of four layers of four heads with seeded random weights; a token is a byte."""
+    """A checkpoint of four layers of twelve heads of seeded random weights; a token is a byte."""
     torch.manual_seed(0)
     config = GPT2Config(
-        n_layer=4, n_head=4, n_embd=64, n_positions=positions, vocab_size=256,
+        n_layer=4, n_head=12, n_embd=192, n_positions=positions, vocab_size=256,
         initializer_range=0.2, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     GPT2LMHeadModel(config).save_pretrained(folder)
@@ -115,10 +141,13 @@ def tiny_folder(folder: Path, positions: int) -> Path:
 
 @dataclass(frozen=True)
 class Act:
-    """Milliseconds from the act to the last change on the screen, and bytes received meanwhile."""
+    """Milliseconds from an act to the last change on the screen, those of them that the server
+    took, and bytes received meanwhile: for the view, and of the page's own program."""
 
     milliseconds: float
+    server: float
     received: int
+    program: int = 0
 
 
 class Tab:
@@ -126,7 +155,7 @@ class Tab:
 
     def __init__(self, page) -> None:
         self.page = page
-        self.received = 0
+        self.received = self.program = 0
         page.add_init_script(WATCH)
         page.on("websocket", lambda socket: socket.on("framereceived", self._frame))
         page.on("requestfinished", self._response)
@@ -135,27 +164,37 @@ class Tab:
         self.received += len(payload)
 
     def _response(self, request) -> None:
-        self.received += request.sizes()["responseBodySize"]
+        size = request.sizes()["responseBodySize"]
+        if any(part in request.url for part in VIEW):
+            self.received += size
+        else:
+            self.program += size
 
     def visit(self, url: str) -> Act:
         """Opens a page; counted from the navigation."""
-        self.received = 0
+        self.received = self.program = 0
         self.page.goto(url)
-        self._wait()
-        return Act(self.page.evaluate("drawn.last"), self.received)
+        return self._drawn()
 
     def act(self, do: Callable[[], object]) -> Act:
         """Does something with the pointer or a key."""
-        self.received = 0
+        self.received = self.program = 0
         before = self.page.evaluate("performance.now()")
         do()
-        self.page.wait_for_function("before => drawn.last > before", arg=before, timeout=LIMIT)
-        self._wait()
-        return Act(self.page.evaluate("drawn.last - drawn.begin"), self.received)
+        self.page.wait_for_function("before => drawn.last > before", arg=before)
+        return self._drawn()
 
-    def _wait(self) -> None:
-        self.page.get_by_text("Certificate").first.wait_for(timeout=LIMIT)
-        self.page.wait_for_function(STEADY, timeout=LIMIT)
+    def _drawn(self) -> Act:
+        self.page.get_by_text("Certificate").first.wait_for()
+        self.page.wait_for_function(STEADY)
+        drawn = self.page.evaluate("drawn")
+        asked = drawn["sent"] or drawn["begin"]
+        return Act(
+            drawn["last"] - drawn["begin"],
+            max(0.0, drawn["heard"] - asked),
+            self.received,
+            self.program,
+        )
 
 
 @contextmanager
@@ -173,14 +212,16 @@ def _link(address: str, page: str = "", model: str = "bundled:bert", **more: str
 
 
 def flat(name: str, acts: Sequence[Act]) -> dict[str, float]:
+    """Medians of the times, and the most that one of them received."""
     return {
         f"{name}_ms": median(act.milliseconds for act in acts),
+        f"{name}_server_ms": median(act.server for act in acts),
         f"{name}_mib": max(act.received for act in acts) / MIB,
     }
 
 
-def _overview(tab: Tab, address: str, rounds: int) -> dict[str, float]:
-    """Another colour of the atlas, and another head chosen in the sidebar."""
+def _overview(tab: Tab, address: str, rounds: int, found: Noted) -> None:
+    """Another colour of the atlas, another head chosen in the sidebar, a head of the atlas."""
     tab.visit(_link(address))
     page, colours = tab.page, ("Peak", "Effective keys", "Entropy")
 
@@ -191,45 +232,50 @@ def _overview(tab: Tab, address: str, rounds: int) -> dict[str, float]:
         return tab.act(option.click)
 
     colour(1)
-    atlas = [colour(2 + number) for number in range(rounds)]
-    heads = [_step(tab) for _ in range(rounds)]
-    return flat("atlas", atlas) | flat("overview_head_change", heads)
+    found.add(flat("atlas", [colour(2 + number) for number in range(rounds)]))
+    found.add(flat("overview_head_change", _heads(tab, rounds)))
 
 
-def _step(tab: Tab) -> Act:
-    """The next head, by the stepper in the sidebar."""
-    stepper = tab.page.get_by_test_id("stNumberInput").filter(has_text="Head")
-    up = stepper.get_by_test_id("stNumberInputStepUp")
-    return tab.act(
-        up.click if up.is_enabled() else stepper.get_by_test_id("stNumberInputStepDown").click
-    )
+def _heads(tab: Tab, rounds: int) -> list[Act]:
+    """The next head in the sidebar, which nobody has looked at before; the first is not counted."""
+    field = tab.page.get_by_label("Head", exact=True)
+    return [tab.act(lambda: field.press("ArrowUp")) for _ in range(rounds + 1)][1:]
 
 
-def _slider(tab: Tab, address: str, rounds: int) -> dict[str, float]:
+def _slider(tab: Tab, address: str, rounds: int, found: Noted) -> None:
     """The scale of captured logits, one step further each time."""
     tab.visit(_link(address, "Logits_and_scaling", part="captured"))
     thumb = tab.page.get_by_role("slider").first
     thumb.focus()
     acts = [tab.act(lambda: tab.page.keyboard.press("ArrowRight")) for _ in range(rounds + 1)]
-    return flat("scale_slider", acts[1:])
+    found.add(flat("scale_slider", acts[1:]))
 
 
-def _head_inspector(
-    tab: Tab, address: str, model: Path, tokens: int, rounds: int
-) -> dict[str, float]:
+def _head_inspector(tab: Tab, link: str, tokens: int, rounds: int, found: Noted) -> None:
     """A text of so many tokens analysed, then its other heads, cold and warm."""
-    tab.visit(_link(address, "Head_inspector", str(model)))
-    page = tab.page
-    page.get_by_label("Text", exact=True).fill(words(tokens))
-    analysed = tab.act(page.get_by_role("button", name="Analyse").click)
-    changes = [_step(tab) for _ in range(max(2, rounds))]
-    return (
-        flat(f"analyse_T{tokens}", [analysed])
-        | flat(f"token_map_T{tokens}", changes)
-        | {f"token_map_first_ms_T{tokens}": changes[0].milliseconds}
-    )
+    tab.visit(link)
+    found.add(flat(f"analyse_T{tokens}", [_analysed(tab, words(tokens))]))
+    found.add(flat(f"token_map_T{tokens}", _heads(tab, rounds)))
+
+
+def _analysed(tab: Tab, text: str) -> Act:
+    tab.page.get_by_label("Text", exact=True).fill(text)
+    return tab.act(tab.page.get_by_role("button", name="Analyse").click)
+
+
+def _every_page(tab: Tab, address: str, found: Noted) -> None:
+    """Each page, reached by its link in the sidebar, with a text as long as the BERT reads."""
+    tab.visit(_link(address))
+    found.add(flat("page_Overview_T512", [_analysed(tab, LONGEST)]))
+    for name in (path.stem.split("_", 1)[1] for path in sorted(PAGES.glob("[0-9]*.py"))):
+        to = tab.page.get_by_role("link", name=name.replace("_", " "), exact=True)
+        found.add(flat(f"page_{name}_T512", [tab.act(to.click)]))
 
 
 def words(tokens: int) -> str:
     """A text of so many bytes."""
     return ("the cat sat on the mat and saw a bird fly over it " * 40)[:tokens]
+
+
+LONGEST = "the cat sat on the mat and saw a bird fly over it " * 39 + "now we go"
+"""512 tokens of a tokenizer that has every word, with one before and one after them."""

@@ -29,6 +29,18 @@ class Absent(Exception):
     """A contender cannot take part; the message says why."""
 
 
+class Noted(dict):
+    """Figures by name, each also told on the error output as soon as it is there.
+
+    What a benchmark that was stopped had measured can be read there.
+    """
+
+    def add(self, figures: Mapping[str, object]) -> None:
+        self.update(figures)
+        for name, figure in figures.items():
+            print(name, figure, file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True)
 class Turn:
     """One run: wall and processor seconds, and the peak of resident memory above the model."""
@@ -124,6 +136,10 @@ class Tally:
     @property
     def seconds(self) -> float:
         return median(turn.seconds for turn in self.turns)
+
+    @property
+    def processor(self) -> float:
+        return median(turn.processor for turn in self.turns)
 
     @property
     def extra_mib(self) -> float:
