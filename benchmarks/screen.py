@@ -3,8 +3,9 @@
 In the page, whatever changes what is seen leaves its time: elements and text that come, go or
 change, canvases that are painted. An act begins with the pointer or the key that starts it and ends
 with the last such change before the page has been still for a while. The server's share is the time
-from the page's first word to it to its last word back. Bytes are those of responses and of web
-socket frames, without the program of the page itself, which a browser keeps.
+from the page's first word to it to its last word back. Processor time of server and browser, which
+a busy machine changes little, goes up to the end of that stillness. Bytes are those of responses
+and of web socket frames, without the program of the page itself, which a browser keeps.
 
 The atlas, the visits and the slider use the bundled BERT; token maps use a small GPT-2 of seeded
 random weights that reads as many tokens as are asked for, one a byte. The act is taken `--rounds`
@@ -15,13 +16,14 @@ import importlib
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from urllib.parse import quote
 
+import psutil
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -142,11 +144,14 @@ def tiny_folder(folder: Path, positions: int) -> Path:
 @dataclass(frozen=True)
 class Act:
     """Milliseconds from an act to the last change on the screen, those of them that the server
-    took, and bytes received meanwhile: for the view, and of the page's own program."""
+    took, milliseconds of processor time of the server and of the browser, and bytes received
+    meanwhile: for the view, and of the page's own program."""
 
     milliseconds: float
     server: float
     received: int
+    server_processor: float = 0.0
+    browser_processor: float = 0.0
     program: int = 0
 
 
@@ -172,29 +177,47 @@ class Tab:
 
     def visit(self, url: str) -> Act:
         """Opens a page; counted from the navigation."""
-        self.received = self.program = 0
+        begin = self._begin()
         self.page.goto(url)
-        return self._drawn()
+        return self._drawn(begin)
 
     def act(self, do: Callable[[], object]) -> Act:
         """Does something with the pointer or a key."""
-        self.received = self.program = 0
+        begin = self._begin()
         before = self.page.evaluate("performance.now()")
         do()
         self.page.wait_for_function("before => drawn.last > before", arg=before)
-        return self._drawn()
+        return self._drawn(begin)
 
-    def _drawn(self) -> Act:
+    def _begin(self) -> dict[str, float]:
+        self.received = self.program = 0
+        return processor_seconds()
+
+    def _drawn(self, begin: Mapping[str, float]) -> Act:
         self.page.get_by_text("Certificate").first.wait_for()
         self.page.wait_for_function(STEADY)
         drawn = self.page.evaluate("drawn")
         asked = drawn["sent"] or drawn["begin"]
+        used = {who: 1000 * (now - begin[who]) for who, now in processor_seconds().items()}
         return Act(
             drawn["last"] - drawn["begin"],
             max(0.0, drawn["heard"] - asked),
             self.received,
+            max(0.0, used["server"]),
+            max(0.0, used["browser"]),
             self.program,
         )
+
+
+def processor_seconds() -> dict[str, float]:
+    """Used so far by the server and by the browser, which are this process's children."""
+    found = {"server": 0.0, "browser": 0.0}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            name = "server" if "streamlit" in process.cmdline() else "browser"
+            found[name] += times.user + times.system
+    return found
 
 
 @contextmanager
@@ -216,6 +239,8 @@ def flat(name: str, acts: Sequence[Act]) -> dict[str, float]:
     return {
         f"{name}_ms": median(act.milliseconds for act in acts),
         f"{name}_server_ms": median(act.server for act in acts),
+        f"{name}_server_cpu_ms": median(act.server_processor for act in acts),
+        f"{name}_browser_cpu_ms": median(act.browser_processor for act in acts),
         f"{name}_mib": max(act.received for act in acts) / MIB,
     }
 
