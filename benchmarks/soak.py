@@ -1,8 +1,9 @@
 """Many people at once for minutes: do results mix, does memory grow, does a closed tab end its run?
 
-Threads call the engine and compare each result with its serial twin; meanwhile tabs of a real
-Chromium, each with its own model and text, read numbers off the screen of one server, and one more
-tab after another starts a sweep there and is closed. Needs playwright and a Chromium.
+Threads call the engine and compare each result, bit for bit, with its serial twin; among their work
+are sweeps that are stopped after their first batch. Meanwhile tabs of a real Chromium, each with
+its own model and text, read numbers off the screen of one server, and one more tab after another
+starts a sweep there and stops it or is closed. Needs playwright and a Chromium.
 """
 
 import itertools
@@ -11,6 +12,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -22,6 +24,9 @@ from playwright.sync_api import Browser, Page, expect
 import attnprobe as ap
 from attnprobe import data, readout
 from attnprobe.analyses.pruning import effects, importance
+from attnprobe.errors import Stopped
+from attnprobe.ui.show import value
+from benchmarks.turns import MIB, Noted
 from tools.screenshots import chromium, server, settled
 
 HELP = "threads and browser tabs for two minutes: mixing, growth of memory, closed tabs"
@@ -34,10 +39,10 @@ WORDS = (
     "Then came the zebra on a mat.",
 )
 LAYER, HEAD = 1, 2
-IDLE, WAIT = 0.15, 60.0
-"""A server counts as idle below this share of one core; it is waited for so many seconds."""
+IDLE, LOOK, WAIT = 0.05, 2.0, 120.0
+"""A server counts as idle when it uses less than this share of a core for so many seconds; it is
+waited for so many seconds."""
 STEADY = 30
-MIB = 2**20
 LONG = 240_000
 
 
@@ -51,23 +56,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 def measure(args: Namespace) -> Mapping[str, object]:
     torch.set_num_threads(1)  # sums in one order: results are compared bit for bit
     models = {name: ap.load(name, device="cpu") for name in MODELS}
-    found: dict[str, object] = dict(_growth(models, args.runs))
+    found = Noted({"seconds": args.seconds, "threads": args.threads, "tabs": args.tabs})
+    found.add(_growth(models, args.runs))
     before = {name: _logits(model) for name, model in models.items()}
-    counts = _Counts()
-    twins = _twins(models)
-    with ThreadPoolExecutor(args.threads) as pool:
+    counts, twins, expected = _Counts(), _twins(models), entropies(models)
+    with ThreadPoolExecutor(args.threads) as pool, server() as address, chromium() as browser:
+        screen = _Screen(browser, address, expected)
+        tabs = [screen.opened(MODELS[i % 2]) for i in range(args.tabs)]
         deadline = time.monotonic() + args.seconds
         workers = [pool.submit(_work, twins, n, deadline, counts) for n in range(args.threads)]
-        found |= _tabs(models, args.tabs, deadline)
-        _finished(workers)
-    unchanged = all(torch.equal(_logits(model), before[name]) for name, model in models.items())
-    return found | {
-        "seconds": args.seconds,
-        "threads": args.threads,
-        "thread_results": counts.done,
-        "thread_results_unlike_serial": counts.wrong,
-        "models_bit_equal_afterwards": unchanged,
-    }
+        try:
+            found.add(_turns(screen, tabs, deadline))
+        finally:
+            _finished(workers)
+        found.add({"thread_results": counts.done, "thread_results_unlike_serial": counts.wrong})
+        found.add(_closed(screen))
+    same = all(torch.equal(_logits(model), before[name]) for name, model in models.items())
+    found.add({"models_bit_equal_afterwards": same})
+    return found
 
 
 def _logits(model: ap.LoadedModel) -> torch.Tensor:
@@ -105,8 +111,22 @@ def _twins(models: Mapping[str, ap.LoadedModel]) -> list[_Twin]:
             work.append(lambda m=model, t=text: _numbers(ap.head_table(ap.trace(m, t))))
             work.append(lambda m=model, t=text: _numbers(ap.certify(m, m.read(t))))
         work.append(lambda r=read: effects.one_head_off(r, texts).loss_change)
+        work.append(lambda r=read, m=model: _logits_after_a_stop(r, m, texts))
         work.append(lambda r=read: _numbers(importance.importance(r, texts, draws=5)))
     return [_Twin(act, act()) for act in work]
+
+
+def _logits_after_a_stop(
+    read: readout.ReadOut, model: ap.LoadedModel, texts: data.TextSet
+) -> torch.Tensor:
+    """What the model says after a sweep was left in the middle."""
+
+    def progress(done: int, total: int, partial: object = None) -> None:
+        raise Stopped("the sweep was left")
+
+    with suppress(Stopped):
+        effects.one_head_off(read, texts, progress=progress)
+    return _logits(model)
 
 
 def _labels(model: ap.LoadedModel, texts: data.TextSet) -> readout.ReadOut:
@@ -155,54 +175,83 @@ def _growth(models: Mapping[str, ap.LoadedModel], runs: int) -> dict[str, object
     }
 
 
-def _tabs(models: Mapping[str, ap.LoadedModel], count: int, deadline: float) -> dict[str, object]:
-    with server() as address, chromium() as browser:
-        process = _server_process(address)
-        tabs = [_opened(browser, address, MODELS[i % 2]) for i in range(count)]
-        shown = wrong = 0
-        idle, resident = [], []
-        for turn in itertools.count():
-            for i, tab in enumerate(tabs):
-                _ask(tab, WORDS[(turn + i) % len(WORDS)])
-            for i, tab in enumerate(tabs):
-                shown += 1
-                text = WORDS[(turn + i) % len(WORDS)]
-                wrong += not _shows(tab, _entropy(models[MODELS[i % 2]], text))
-            resident.append(process.memory_info().rss / MIB)
-            if time.monotonic() > deadline:
-                break
-            _start_and_close(browser, address)
-        _start_and_close(browser, address)
-        idle = _seconds_until_idle(process)
+def entropies(models: Mapping[str, ap.LoadedModel]) -> dict[tuple[str, str], str]:
+    """What the head inspector has to show for every model and text; no two may look alike."""
+    shown = {}
+    for name, model in models.items():
+        for text in WORDS:
+            table = ap.head_table(ap.trace(model, text)).set_index(["layer", "head"])
+            shown[name, text] = value(table.loc[(LAYER, HEAD), "entropy"])
+    if len(set(shown.values())) < len(shown):
+        raise SystemExit(f"texts that look alike cannot show that they were mixed: {shown}")
+    return shown
+
+
+class _Screen:
+    """Tabs of one browser on one server, and what they have to show."""
+
+    def __init__(
+        self, browser: Browser, address: str, expected: Mapping[tuple[str, str], str]
+    ) -> None:
+        self._browser, self._address, self._expected = browser, address, expected
+        port = address.rsplit(":", 1)[1]
+        family = psutil.Process().children(recursive=True)
+        self.server = next(p for p in family if port in p.cmdline())
+
+    def opened(self, model: str, page: str = "Head_inspector") -> Page:
+        context = self._browser.new_context(viewport={"width": 1280, "height": 1400})
+        context.set_default_timeout(LONG)
+        tab = context.new_page()
+        where = f"{page}?model={quote(model, safe='')}&layer={LAYER}&head={HEAD}"
+        tab.goto(f"{self._address}/{where}")
+        settled(tab)
+        return tab
+
+    def shows(self, tab: Page, model: str, text: str) -> bool:
+        metric = tab.get_by_test_id("stMetric").filter(has_text="Entropy (nats)")
+        try:
+            expect(metric.get_by_test_id("stMetricValue")).to_have_text(
+                self._expected[model, text], timeout=LONG
+            )
+        except AssertionError:
+            return False
+        return True
+
+    def sweep(self, *, close: bool) -> None:
+        """A sweep is started on the pruning page; its tab is closed at once or stops it first."""
+        tab = self.opened(MODELS[0], "Pruning")
+        buttons = tab.get_by_test_id("stBaseButton-secondary")
+        tab.get_by_role("button", name="Score every head").click()
+        stop = buttons.filter(has_text="Stop")
+        stop.wait_for()
+        if not close:
+            stop.click()
+            stop.wait_for(state="detached")
+        tab.context.close()
+
+
+def _turns(screen: _Screen, tabs: list[Page], deadline: float) -> dict[str, object]:
+    """Every tab asks for another text in each turn, then one more tab sweeps and goes."""
+    shown = wrong = 0
+    resident = []
+    for turn in itertools.count():
+        asked = [(tab, MODELS[i % 2], WORDS[(turn + i) % len(WORDS)]) for i, tab in enumerate(tabs)]
+        for tab, _, text in asked:
+            _ask(tab, text)
+        for tab, model, text in asked:
+            shown += 1
+            wrong += not screen.shows(tab, model, text)
+        screen.sweep(close=turn % 2 == 0)
+        resident.append(screen.server.memory_info().rss / MIB)
+        if time.monotonic() > deadline:
+            break
     return {
-        "tabs": count,
         "tab_results": shown,
         "tab_results_unlike_serial": wrong,
-        "closed_tab_idle_s": idle,
+        "sweeps_left": len(resident),
         "server_mib_first": resident[0],
         "server_mib_last": resident[-1],
     }
-
-
-def _server_process(address: str) -> psutil.Process:
-    port = address.rsplit(":", 1)[1]
-    return next(p for p in psutil.process_iter() if port in _command(p))
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-def _opened(browser: Browser, address: str, model: str, page: str = "Head_inspector") -> Page:
-    context = browser.new_context(viewport={"width": 1280, "height": 1400})
-    context.set_default_timeout(LONG)
-    tab = context.new_page()
-    tab.goto(f"{address}/{page}?model={quote(model, safe='')}&layer={LAYER}&head={HEAD}")
-    settled(tab)
-    return tab
 
 
 def _ask(tab: Page, text: str) -> None:
@@ -210,33 +259,15 @@ def _ask(tab: Page, text: str) -> None:
     tab.get_by_role("button", name="Analyse").click()
 
 
-def _entropy(model: ap.LoadedModel, text: str) -> str:
-    table = ap.head_table(ap.trace(model, text))
-    return f"{table[(table['layer'] == LAYER) & (table['head'] == HEAD)].iloc[0]['entropy']:.3g}"
+def _closed(screen: _Screen) -> dict[str, object]:
+    """With nothing else at work: a sweep's tab is closed; does the server come to rest?"""
+    screen.sweep(close=True)
+    begin = time.monotonic()
+    while not (idle := _idle(screen.server)) and time.monotonic() - begin < WAIT:
+        continue
+    return {"closed_tab_ends_its_run": idle, "closed_tab_idle_s": time.monotonic() - begin - LOOK}
 
 
-def _shows(tab: Page, entropy: str) -> bool:
-    metric = tab.get_by_test_id("stMetric").filter(has_text="Entropy (nats)")
-    try:
-        expect(metric).to_contain_text(entropy, timeout=LONG)
-    except AssertionError:
-        return False
-    return True
-
-
-def _start_and_close(browser: Browser, address: str) -> None:
-    """A sweep is started on the pruning page and its tab closed at once."""
-    tab = _opened(browser, address, MODELS[0], "Pruning")
-    tab.get_by_role("button", name="Score every head").click()
-    tab.get_by_role("button", name="Stop").wait_for()
-    tab.context.close()
-
-
-def _seconds_until_idle(process: psutil.Process) -> float:
-    """How long after the last tab has gone the server still computes."""
-    start = time.monotonic()
+def _idle(process: psutil.Process) -> bool:
     process.cpu_percent()
-    while time.monotonic() - start < WAIT:
-        if process.cpu_percent(interval=0.5) < 100 * IDLE:
-            break
-    return time.monotonic() - start
+    return process.cpu_percent(interval=LOOK) < 100 * IDLE
