@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
+from altair.utils.schemapi import debug_mode
 
 from attnprobe.figures import Mode, safe_label
 
@@ -65,12 +66,13 @@ class Figure:
     """A chart and what belongs to it. `name` is the stem of its file names.
 
     `chart_for` is a function of the mode ("light" or "dark") or a chart; `frame` is what the CSV
-    holds and what the chart was made from; `alt` is the text alternative.
+    holds and what the chart was made from, or what makes it when a file is asked for; `alt` is the
+    text alternative.
     """
 
     name: str
     chart_for: Callable[[Mode], alt.TopLevelMixin] | alt.TopLevelMixin
-    frame: pd.DataFrame
+    frame: pd.DataFrame | Callable[[], pd.DataFrame]
     caption: str
     alt: str
     provenance: Provenance
@@ -79,6 +81,19 @@ class Figure:
         """The chart in one mode; a ready chart has only the one it was made in."""
         given = self.chart_for
         return given if isinstance(given, alt.TopLevelMixin) else given(mode)
+
+    def table(self) -> pd.DataFrame:
+        """What the CSV holds."""
+        return self.frame if isinstance(self.frame, pd.DataFrame) else self.frame()
+
+    def spec(self, mode: Mode) -> dict[str, Any]:
+        """The chart as Vega-Lite, for a screen.
+
+        altair would check every part of it against the schema, at every step: three quarters of the
+        time. Tests do that once.
+        """
+        with debug_mode(False):
+            return self.chart(mode).to_dict(validate=False)
 
 
 def file_name(figure: Figure, format: Format) -> str:

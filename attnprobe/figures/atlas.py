@@ -175,12 +175,16 @@ def _tile_layers(tiles: pd.DataFrame, name: str, size: int) -> list[alt.Chart]:
     pixels = alt.Scale(domain=[0, 1], range=[0, 1], nice=False, zero=False)
     x = alt.X("left:Q", scale=pixels, axis=None)
     y = alt.Y("top:Q", scale=pixels, axis=None)
-    base = alt.Chart({"values": tiles.to_dict("records")}).encode(x=x, y=y)
+    base = alt.Chart({"values": tuple(tiles.to_dict("records"))}).encode(x=x, y=y)
     corner = {"align": "left", "baseline": "top", "width": size, "height": size}
     pick = alt.selection_point(name=SELECTION, fields=[name], on="click", clear=False, toggle=False)
     return [
-        base.mark_image(**corner, aspect=False, smooth=False, tooltip=None).encode(url="url:N"),
-        base.mark_text(align="left", baseline="bottom", dy=-3, tooltip=None).encode(text="label:N"),
+        base.mark_image(**corner, aspect=False, smooth=False, tooltip=None).encode(
+            url=alt.Url("url:N")
+        ),
+        base.mark_text(align="left", baseline="bottom", dy=-3, tooltip=None).encode(
+            text=alt.Text("label:N")
+        ),
         base.mark_rect(**corner, fillOpacity=0, cursor="pointer")
         .encode(tooltip=[alt.Tooltip(f"{name}:O")])
         .add_params(pick),

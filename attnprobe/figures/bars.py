@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from attnprobe.figures.axes import across, fills, tips
+from attnprobe.figures.axes import across, by_sign, fills, tips
 from attnprobe.figures.labels import lookup
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
@@ -51,15 +51,13 @@ def bars(
         ),
     )
     base = alt.Chart(data).encode(y=y, tooltip=tips([q], [label, *groups]))
-    sign = alt.condition(
-        alt.datum[q.name] < 0, alt.value(c.categories[1]), alt.value(c.categories[0])
-    )
+    sign = by_sign(q.name, mode)
     hue = fills(frame, by, mode) if by else sign
     layers = [base.mark_bar().encode(x=across(q, zero=True), color=hue)]
     if interval:
         low, high = interval
         whisker = base.mark_rule(color=c.text, strokeWidth=1.5)
-        layers.append(whisker.encode(x=across(q, other=low, zero=True), x2=f"{high}:Q"))
+        layers.append(whisker.encode(x=across(q, other=low, zero=True), x2=alt.X2(f"{high}:Q")))
     return themed(
         alt.layer(*layers, width=width, height=max(1, len(labels)) * row),
         mode,

@@ -50,7 +50,7 @@ def curves(
 def _band(base: alt.Chart, q: Quantity, band: tuple[str, str]) -> alt.Chart:
     low, high = band
     area = base.mark_area(opacity=0.18, strokeWidth=0, clip=True, tooltip=None)
-    return area.encode(y=upward(q, other=low), y2=f"{high}:Q")
+    return area.encode(y=upward(q, other=low), y2=alt.Y2(f"{high}:Q"))
 
 
 def points_out(
@@ -66,5 +66,5 @@ def points_out(
     if named:
         words = {"align": "left", "dx": 9, "dy": -9, "fontWeight": 600}
         halo = base.mark_text(**words, color=c.page, stroke=c.page, strokeWidth=4, tooltip=None)
-        marks += [mark.encode(text="label:N") for mark in (halo, base.mark_text(**words))]
+        marks += [mark.encode(text=alt.Text("label:N")) for mark in (halo, base.mark_text(**words))]
     return marks

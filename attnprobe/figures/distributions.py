@@ -4,7 +4,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from attnprobe.figures.axes import across, fills, series, tips, upward
+from attnprobe.figures.axes import across, either, fills, series, tips, upward
 from attnprobe.figures.curves import points_out
 from attnprobe.figures.labels import safe_label
 from attnprobe.figures.theme import COLOURS, Mode, themed
@@ -63,7 +63,7 @@ def histogram(
         chart = line.encode(y=upward(share), **series(frame, by, mode))
     else:
         bars = base.mark_rect(fill=COLOURS[mode].accent, stroke=COLOURS[mode].page, strokeWidth=0.5)
-        chart = bars.encode(x2="right:Q", y=upward(share), y2=alt.datum(0))
+        chart = bars.encode(x2=alt.X2("right:Q"), y=upward(share), y2=alt.Y2Datum(0))
     return themed(chart, mode, alt_text=f"Histogram of {q.title}.", elastic=True)
 
 
@@ -111,12 +111,12 @@ def boxes(
     pick = alt.selection_point(name="cell", fields=[by], on="click", clear=False, toggle=False)
     y = {name: upward(q, other=name) for name in QUANTILES}
     layers = [
-        base.mark_rule(strokeWidth=1.5).encode(y=y["low"], y2="high:Q"),
+        base.mark_rule(strokeWidth=1.5).encode(y=y["low"], y2=alt.Y2("high:Q")),
         base.mark_bar(size=thick, cursor="pointer", stroke=c.page, strokeWidth=1)
         .encode(
             y=y["q1"],
-            y2="q3:Q",
-            color=alt.condition("datum.chosen", alt.value(c.categories[1]), alt.value(c.accent)),
+            y2=alt.Y2("q3:Q"),
+            color=either("datum.chosen", c.categories[1], c.accent),
         )
         .add_params(pick),
         base.mark_tick(size=thick, thickness=2.5, color=c.page).encode(y=y["median"]),
@@ -170,7 +170,9 @@ def scatter(
     if marked is not None:
         layers += points_out(marked, qx, qy, mode)
     return themed(
-        alt.layer(*layers, width=width, height=height).resolve_scale(color="independent"),
+        alt.layer(
+            *layers, width=width, height=height, resolve={"scale": {"color": "independent"}}
+        ),
         mode,
         alt_text=f"{len(frame)} points: {qy.title} against {qx.title}.",
         dense=len(frame) > 2000,

@@ -56,9 +56,9 @@ def token_lines(
         .mark_rule(color=COLOURS[mode].accent, strokeCap="round")
         .encode(
             x=alt.X("from_:Q", scale=side, axis=None),
-            x2="to:Q",
+            x2=alt.X2("to:Q"),
             y=alt.Y("query:Q", scale=down, axis=None),
-            y2="key:Q",
+            y2=alt.Y2("key:Q"),
             opacity=alt.Opacity("ink:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None),
             strokeWidth=alt.StrokeWidth(
                 "ink:Q", scale=alt.Scale(domain=[0, 1], range=[0.5, 4]), legend=None
@@ -74,11 +74,11 @@ def token_lines(
     )
     words = pd.DataFrame({"position": range(len(tokens)), "token": safe_labels(tokens)})
     base = alt.Chart(inline(words, ["position", "token"])).encode(
-        y=alt.Y("position:Q", scale=down, axis=None), text="token:N"
+        y=alt.Y("position:Q", scale=down, axis=None), text=alt.Text("token:N")
     )
     ends = [
-        base.mark_text(align="right", dx=-8, limit=160, tooltip=None).encode(x=alt.value(0)),
-        base.mark_text(align="left", dx=8, limit=160, tooltip=None).encode(x=alt.value(width)),
+        base.mark_text(align="right", dx=-8, limit=160, tooltip=None).encode(x=alt.XValue(0)),
+        base.mark_text(align="left", dx=8, limit=160, tooltip=None).encode(x=alt.XValue(width)),
     ]
     return themed(
         alt.layer(lines, *ends, width=width, height=max(1, len(tokens)) * _ROW),

@@ -46,8 +46,8 @@ def hatching(
         alt.Chart({"values": [{"meaning": meaning}]})
         .mark_point(opacity=0, filled=False, tooltip=None)
         .encode(
-            x=alt.value(0),
-            y=alt.value(0),
+            x=alt.XValue(0),
+            y=alt.YValue(0),
             shape=alt.Shape(
                 "meaning:N", scale=alt.Scale(domain=[meaning], range=[_SWATCH]), legend=legend
             ),
@@ -69,7 +69,7 @@ def picture(rgba: np.ndarray, width: int, height: int) -> alt.Chart:
             smooth=False,
             tooltip=None,
         )
-        .encode(x=alt.value(0), y=alt.value(0), url="url:N")
+        .encode(x=alt.XValue(0), y=alt.YValue(0), url=alt.Url("url:N"))
     )
 
 
@@ -85,8 +85,8 @@ def bar_alone(scale: ColourScale, bar: alt.Legend) -> alt.Chart:
         alt.Chart({"values": [{name: scale.limits[0]}]})
         .mark_point(opacity=0, tooltip=None)
         .encode(
-            x=alt.value(0),
-            y=alt.value(0),
+            x=alt.XValue(0),
+            y=alt.YValue(0),
             color=alt.Color(f"{name}:Q", scale=scale.scale(), legend=bar),
         )
     )
@@ -100,7 +100,9 @@ def outline(
     return [
         alt.Chart(_ONE)
         .mark_rect(filled=False, stroke=stroke, strokeWidth=width, tooltip=None)
-        .encode(x=alt.value(left), x2=alt.value(right), y=alt.value(top), y2=alt.value(bottom))
+        .encode(
+            x=alt.XValue(left), x2=alt.X2Value(right), y=alt.YValue(top), y2=alt.Y2Value(bottom)
+        )
         for stroke, width in ((c.halo, 5), (c.outline, 2))
     ]
 
@@ -113,6 +115,6 @@ def dots(centres: Iterable[tuple[Number, Number]], mode: Mode) -> list[alt.Chart
         .mark_point(
             size=40, fill=c.halo, stroke=c.outline, strokeWidth=1.2, opacity=1, tooltip=None
         )
-        .encode(x=alt.value(x), y=alt.value(y))
+        .encode(x=alt.XValue(x), y=alt.YValue(y))
         for x, y in centres
     ]

@@ -40,15 +40,21 @@ def matrix_frame(
         )
     if valid is not None:
         array = np.where(valid, array, np.nan)
-    query, key = (index.ravel() for index in np.indices(array.shape))
-    labels = np.array(safe_labels(tokens), dtype=object)
+    return cells_frame(array, tokens, name, *(at.ravel() for at in np.indices(array.shape)))
+
+
+def cells_frame(
+    values: np.ndarray, tokens: Sequence[str], name: str, query: np.ndarray, key: np.ndarray
+) -> pd.DataFrame:
+    """Some cells of `values` [query key], those at `query` and `key`, as `matrix_frame` has all."""
+    labels = pd.array(safe_labels(tokens), dtype="str")
     return pd.DataFrame(
         {
             "query": query,
             "key": key,
-            "query_token": labels[query],
-            "key_token": labels[key],
-            name: array.ravel(),
+            "query_token": labels.take(query),
+            "key_token": labels.take(key),
+            name: values[query, key],
         }
     )
 
@@ -160,7 +166,7 @@ def _cells(
             x=alt.X("key:O", scale=band, axis=token_axis(tokens, step, titles[1], side="top")),
             y=alt.Y("query:O", scale=band, axis=token_axis(tokens, step, titles[0], side="left")),
             color=alt.Color(f"{q.name}:Q", scale=scale.scale(), legend=bar),
-            tooltip=alt.value({"expr": _tooltip(tokens, q, titles)}),
+            tooltip=alt.TooltipValue({"expr": _tooltip(tokens, q, titles)}),
         )
         .add_params(pick)
     ]

@@ -9,6 +9,9 @@ from PIL import Image
 from attnprobe.figures.colour import channels
 from attnprobe.metrics import Kind
 
+# Three times as fast as the usual 6, for a tenth more bytes.
+_COMPRESSION = 3
+
 
 def cell_size(n: int, size: int, largest: int = 44) -> int:
     """Whole pixels per cell for `n` cells on a side of about `size` px: fractions leave seams."""
@@ -52,5 +55,5 @@ def hatch(cells: np.ndarray, step: int, colour: str) -> np.ndarray:
 def png_url(rgba: np.ndarray) -> str:
     """An RGBA array [row column 4] as a PNG data URL."""
     buffer = io.BytesIO()
-    Image.fromarray(rgba).save(buffer, "PNG")
+    Image.fromarray(rgba).save(buffer, "PNG", compress_level=_COMPRESSION)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

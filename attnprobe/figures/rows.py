@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from attnprobe.figures.axes import number_scale, tips
+from attnprobe.figures.axes import by_sign, number_scale, tips
 from attnprobe.figures.colour import Limits
 from attnprobe.figures.labels import lookup, thinned
 from attnprobe.figures.matrix import grid, map_layers, token_labels
 from attnprobe.figures.raster import cell_size
-from attnprobe.figures.theme import COLOURS, Mode, themed
+from attnprobe.figures.theme import Mode, themed
 from attnprobe.figures.values import column, inline
 from attnprobe.metrics import Number, Quantity, quantity
 
@@ -35,7 +35,7 @@ def row_bars(
 
     Keys whose value is undefined keep their place and have no bar.
     """
-    q, c = quantity(value), COLOURS[mode]
+    q = quantity(value)
     n = int(column(frame, "key").max()) + 1
     labels = token_labels(frame, "key")
     step = max(1, min(28, width // n))
@@ -60,9 +60,7 @@ def row_bars(
                 axis=axis,
             ),
             y=alt.Y(f"{q.name}:Q", title=q.title, axis=alt.Axis(tickCount=4)),
-            color=alt.condition(
-                alt.datum[q.name] < 0, alt.value(c.categories[1]), alt.value(c.categories[0])
-            ),
+            color=by_sign(q.name, mode),
             tooltip=tips([q], ["key", "key_token"]),
         )
     )
@@ -151,9 +149,9 @@ def _strip(
         .mark_rect(fill=colour)
         .encode(
             y=alt.Y("above:Q", scale=down, axis=axis),
-            y2="below:Q",
+            y2=alt.Y2("below:Q"),
             x=x,
-            x2="zero:Q",
+            x2=alt.X2("zero:Q"),
             tooltip=tips([q], ["query", *labels]),
         )
     )

@@ -215,15 +215,15 @@ def themed(
     dense: bool = False,
     elastic: bool = False,
 ) -> alt.TopLevelMixin:
-    """`chart` with the look of `mode` and its text alternative; `dense` ones are drawn on a canvas.
+    """Gives `chart` the look of `mode` and its text alternative; `dense` ones are drawn on a canvas.
 
     An `elastic` chart has no square cells: its width includes the axes, and a page may stretch it
-    to its card. A themed chart is finished: compose first, theme last.
+    to its card. A themed chart is finished: compose first, theme last. It is `chart` itself: altair
+    would copy each of its layers.
     """
-    done = chart.copy(deep=False)
-    done.config = alt.Config(**fig_config(mode))
-    done.description = safe_label(alt_text, 1000)
-    done.autosize = alt.AutoSizeParams(type="fit-x" if elastic else "pad", contains="padding")
+    chart.config = alt.Config(**fig_config(mode))
+    chart.description = safe_label(alt_text, 1000)
+    chart.autosize = alt.AutoSizeParams(type="fit-x" if elastic else "pad", contains="padding")
     if dense:
-        done.usermeta = {"embedOptions": {"renderer": "canvas"}}
-    return done
+        chart.usermeta = {"embedOptions": {"renderer": "canvas"}}
+    return chart

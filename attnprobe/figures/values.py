@@ -13,8 +13,9 @@ from attnprobe.figures.labels import safe_label
 def inline(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     """The named columns as inline data; rows with an undefined number are left out.
 
-    A plain dict: altair checks every cell of anything else against its schema, which takes seconds,
-    and refuses frames of more than 5,000 rows.
+    A plain dict, because altair checks every cell of anything else against its schema, which takes
+    seconds, and refuses frames of more than 5,000 rows; of a tuple, because altair copies lists row
+    by row each time that a chart is changed.
 
     Infinite counts as undefined. Numbers are rounded to six significant digits, which no figure can
     show; the exported table keeps them all.
@@ -23,7 +24,7 @@ def inline(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     kept = pd.DataFrame({name: native(column(frame, name)) for name in wanted})
     numeric = kept.select_dtypes("number").columns
     defined = np.isfinite(kept[numeric].to_numpy(dtype=float)).all(axis=1)
-    return {"values": kept[defined].to_dict("records")}
+    return {"values": tuple(kept[defined].to_dict("records"))}
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -48,7 +49,7 @@ def native(values: pd.Series) -> pd.Series:
         return values.astype("int64")
     if pd.api.types.is_numeric_dtype(values):
         return pd.Series(six_digits(values.to_numpy(dtype=float, na_value=np.nan)), values.index)
-    return values.map(safe_label)
+    return values.map({each: safe_label(each) for each in values.unique()})
 
 
 def six_digits(values: np.ndarray) -> np.ndarray:
@@ -56,8 +57,14 @@ def six_digits(values: np.ndarray) -> np.ndarray:
     usable = np.isfinite(values) & (values != 0)
     size = np.where(usable, np.abs(values), 1.0)
     places = 5 - np.floor(np.log10(size)).astype(int)
-    rounded = [
-        round(float(v), int(p)) if u else float(v)
-        for v, p, u in zip(values.ravel(), places.ravel(), usable.ravel(), strict=True)
-    ]
-    return np.array(rounded, dtype=float).reshape(values.shape)
+    power = _POWERS[np.minimum(np.abs(places), len(_POWERS) - 1)]
+    # A whole number over a power of ten is the double that prints as just these digits.
+    up = np.rint(np.where(usable, values, 0.0) * np.where(places > 0, power, 1 / power))
+    rounded = np.where(places > 0, up / power, up * power)
+    for tiny in np.argwhere(usable & (np.abs(places) >= len(_POWERS))):
+        rounded[tuple(tiny)] = round(float(values[tuple(tiny)]), int(places[tuple(tiny)]))
+    return np.where(usable, rounded, values)
+
+
+# Powers of ten that a double holds exactly.
+_POWERS = np.array([float(10**power) for power in range(23)])

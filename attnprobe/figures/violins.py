@@ -49,9 +49,9 @@ def violins(
         .mark_rect(fill=c.accent, stroke=None, opacity=0.85)
         .encode(
             x=alt.X("left:Q", scale=scale, axis=axis),
-            x2="rim:Q",
+            x2=alt.X2("rim:Q"),
             y=upward(q),
-            y2="right:Q",
+            y2=alt.Y2("right:Q"),
             tooltip=tips([q, _SHARE], [by]),
         )
     )

@@ -30,17 +30,18 @@ def card(
     formats: Sequence[Format] = FORMATS,
     key: str = "",
     width: Width = "stretch",
+    menu: str = "Export",
 ) -> Iterator[None]:
     """A bordered frame with a title, the block's content, a caption and, with `export`, a menu.
 
     `key` tells the menus of one page apart; needed with `export` when two figures share a name.
-    `formats` are what the menu offers: ("csv",) for a table without a picture.
+    `formats` are what the menu offers: ("csv",) for a table without a picture; `menu` is its name.
     """
     with st.container(border=True, height="stretch", width=width):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f"**{plain(title)}**", width="stretch")
             if export is not None:
-                _export_menu(export, key or export.name, formats)
+                _export_menu(export, key or export.name, formats, menu)
         yield
         if caption:
             st.caption(plain(caption))
@@ -79,16 +80,16 @@ def draw(
 
     A chart without square cells fills its card unless `width="content"`.
     """
-    chart = figure.chart(view.mode)
-    elastic = chart.autosize.type == "fit-x"
+    spec = figure.spec(view.mode)
+    elastic = spec["autosize"]["type"] == "fit-x"
     if width == "stretch" and not elastic:
-        chart = chart.properties(autosize={"type": "fit-x", "contains": "padding"})
+        spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     look = {"theme": None, "width": width or ("stretch" if elastic else "content")}
     if not selectable:
-        st.altair_chart(chart, key=key, **look)
+        st.vega_lite_chart(spec, key=key, **look)
         return None
     place = f"{key}:{_generation(key, selected)}"
-    st.altair_chart(chart, key=place, on_select=partial(_note, key, place), **look)
+    st.vega_lite_chart(spec, key=place, on_select=partial(_note, key, place), **look)
     return st.session_state.pop(f"{key}:new", None)
 
 
@@ -115,8 +116,8 @@ def _generation(key: str, selected: Mapping[str, Any] | None) -> int:
     return count
 
 
-def _export_menu(figure: Figure, key: str, formats: Sequence[Format]) -> None:
-    with st.popover("Export", icon=":material/download:", type="tertiary"):
+def _export_menu(figure: Figure, key: str, formats: Sequence[Format], menu: str) -> None:
+    with st.popover(menu, icon=":material/download:", type="tertiary"):
         for form in formats:
             st.download_button(
                 form.upper(),
