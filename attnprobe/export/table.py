@@ -24,7 +24,7 @@ def to_csv(figure: Figure) -> bytes:
     """The figure's frame at full precision under its caption and provenance."""
     lines = [figure.caption, *figure.provenance.lines(), f"Read with {READ}", GUARD]
     head = "".join(f"# {prose(line)}\n" for line in lines)
-    body = plain(figure.frame).to_csv(
+    body = plain(figure.table()).to_csv(
         index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n"
     )
     return ("\ufeff" + head + body).encode()

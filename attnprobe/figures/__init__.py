@@ -7,7 +7,9 @@ What there is, by what you have:
 
 - a number per layer and head (or any two indices): `head_map`
 - a small picture per head: `thumbnails`
-- queries × keys of one head: `matrix_frame` then `token_map`; with row statistics: `head_view`
+- queries × keys of one head: `matrix_frame` then `token_map`; with row statistics: `head_view`;
+  only some of its cells: `cells_frame`
+- positions × components of one head: `component_map`
 - one query's row: `row_bars`; a number per query: `row_profile`
 - who looks at whom: `strongest` then `token_lines`
 - many values of a number: `bin_shares` then `histogram`; per group: `five_numbers` then `boxes`
@@ -22,6 +24,7 @@ Clicks come back as a selection named "cell". Labels are cleaned by `safe_label`
 from attnprobe.figures.atlas import head_map, thumbnails
 from attnprobe.figures.bars import bars
 from attnprobe.figures.colour import Limits, fitted
+from attnprobe.figures.components import component_frame, component_map, component_note
 from attnprobe.figures.curves import curves
 from attnprobe.figures.distributions import (
     bin_shares,
@@ -32,7 +35,7 @@ from attnprobe.figures.distributions import (
 )
 from attnprobe.figures.labels import isolated, safe_label, safe_labels
 from attnprobe.figures.lines import strongest, token_lines
-from attnprobe.figures.matrix import matrix_frame, pooling_note, token_map
+from attnprobe.figures.matrix import cells_frame, matrix_frame, pooling_note, token_map
 from attnprobe.figures.raster import pool_max
 from attnprobe.figures.rows import head_view, row_bars, row_profile
 from attnprobe.figures.stages import stage_frame, stage_map
@@ -45,6 +48,10 @@ __all__ = [
     "bars",
     "bin_shares",
     "boxes",
+    "cells_frame",
+    "component_frame",
+    "component_map",
+    "component_note",
     "curves",
     "fig_config",
     "fitted",

@@ -31,7 +31,6 @@ class Numbers:
     """One head's numbers [query key], undefined where a query may not see; kept between runs."""
 
     values: np.ndarray
-    frame: pd.DataFrame
     rows: pd.DataFrame
 
 
@@ -65,8 +64,12 @@ class Head:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The numbers as a table, one line per cell."""
-        return self.numbers.frame
+        """The numbers as a table, one line per cell: large, so only for a file, and not kept."""
+        return figures.matrix_frame(self.values, self.tokens, self.quantity.name)
+
+    def cells(self, query: np.ndarray, key: np.ndarray) -> pd.DataFrame:
+        """Some lines of `frame`."""
+        return figures.cells_frame(self.values, self.tokens, self.quantity.name, query, key)
 
 
 def is_wide(view: View) -> bool:
@@ -101,8 +104,7 @@ def numbers_of(view: View, trace: Trace, kind: str) -> Numbers:
     }[kind]
     values = read(view.layer, view.head).double().cpu().numpy()
     values = np.where(trace.valid().cpu().numpy(), values, np.nan)
-    frame = figures.matrix_frame(values, view.tokens.display, KINDS[kind])
-    return Numbers(values, frame, row_frame(view, trace))
+    return Numbers(values, row_frame(view, trace))
 
 
 def row_frame(view: View, trace: Trace) -> pd.DataFrame:
@@ -192,7 +194,7 @@ def map_figure(head: Head, row: int) -> Figure:
     return Figure(
         name=f"map-{head.quantity.name}",
         chart_for=chart,
-        frame=head.frame,
+        frame=lambda: head.frame,
         caption=f"{head.quantity.definition} {note}".strip(),
         alt=f"Token map of {head.quantity.title} with entropy and peak of every row.",
         provenance=provenance(head.view, layer=head.view.layer, head=head.view.head),
@@ -234,8 +236,8 @@ def pin(head: Head, row: int) -> None:
 def pinned_row(head: Head) -> None:
     """The pinned query's numbers for every key, as bars."""
     row = pinned(head)
-    frame = head.frame
-    frame = frame[frame["query"] == row]
+    keys = np.arange(len(head.tokens))
+    frame = head.cells(np.full_like(keys, row), keys)
 
     def chart(mode: figures.Mode):
         return figures.row_bars(frame, head.number, mode=mode, width=420, height=150)
@@ -297,7 +299,8 @@ def lines(view: View, trace: Trace) -> None:
     head = head_of(view, trace, "weights")
     least = st.session_state.get("least", 0.05)
     row = pinned(head)
-    strongest = figures.strongest(head.frame, "weight", per_query=PER_QUERY, least=least)
+    enough = head.cells(*np.nonzero(head.values >= least))
+    strongest = figures.strongest(enough, "weight", per_query=PER_QUERY, least=least)
 
     def chart(mode: figures.Mode):
         return figures.token_lines(strongest, list(head.tokens), "weight", mode=mode)
