@@ -93,7 +93,7 @@ def test_points_are_measured_and_lines_predicted():
     assert points["encoding"]["y"]["field"] == "largest"
     row = whisker["rows"][0]
     assert row["high"] - row["low"] == pytest.approx(4 * frame["largest_error"][0], rel=1e-3)
-    assert claimed[0]["rows"] == [{"keys": 30, "largest": 3.0, "label": "claimed"}]
+    assert list(claimed[0]["rows"]) == [{"keys": 30, "largest": 3.0, "label": "claimed"}]
 
 
 def test_a_bound_is_a_dashed_line_beside_solid_predictions():
@@ -113,3 +113,26 @@ def test_each_mode_has_its_own_colours(mode):
     frame = pd.DataFrame({"key": [0], "weight": [1.0], "scores": ["one"]})
     chart = pictures.grouped_bars(frame, "key", "weight", "scores", mode=mode).to_dict()
     assert chart["encoding"]["color"]["scale"]["range"] == [figures.COLOURS[mode].categories[0]]
+
+
+def test_labels_that_do_not_fit_below_an_axis_lean():
+    frame = pd.DataFrame(
+        {"a": ["0", "1"] * 2, "b": ["x", "x", "y", "y"], "w": [0.1, 0.2, 0.3, 0.4]}
+    )
+
+    def angle(rows):
+        (bars,) = layers(pictures.grouped_bars(rows, "a", "w", "b", width=120))
+        return bars["encoding"]["x"]["axis"]["labelAngle"]
+
+    assert angle(frame) == 0
+    assert angle(frame.replace({"a": {"1": "a long token"}})) < 0
+
+
+def test_the_axes_of_a_hull_leave_room_around_its_corners():
+    frame = meaning.convex_hull()
+    points = frame.loc[frame["point"] == "value", ["x", "y"]].to_numpy(dtype=float)
+    hull = layers(pictures.convex_hull(frame, meaning.hull_corners(points)))[0]
+    for i, axis in enumerate("xy"):
+        scale = hull["encoding"][axis]["scale"]
+        assert scale["domainMin"] < points[:, i].min()
+        assert scale["domainMax"] > points[:, i].max()

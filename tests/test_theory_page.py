@@ -44,7 +44,9 @@ def test_every_section_opens_from_its_link_and_judges_its_claims(section, bert):
         assert re.search(rf"{claim.id} (reproduced|right|wrong as written)", shown)
 
 
-@pytest.mark.parametrize("section", ["variance", "meaning", "linear", "equivariance"])
+@pytest.mark.parametrize(
+    "section", ["variance", "exponent", "freezing", "meaning", "linear", "equivariance"]
+)
 def test_the_switch_adds_the_loaded_models_heads(section, bert):
     app = opened(section, bert)
     before = charts(app)
@@ -85,6 +87,26 @@ def test_own_scores_are_drawn_and_nonsense_is_one_sentence(bert):
     app.text_input(key="theory:scores").set_value("1, two").run()
     assert not app.exception
     assert "two" in app.error[0].value
+
+
+def test_a_row_of_the_loaded_head_is_divided_and_can_be_edited(bert):
+    app = opened("softmax", bert)
+    preset = next(each for each in app.get("button_group") if each.key == "theory:preset")
+    preset.set_value("a row of the loaded head").run()
+    assert not app.exception
+    assert not app.error
+    numbers = {each.label: each.value for each in app.metric}
+    app.button(key="theory:edit").click().run()
+    assert not app.exception
+    assert app.session_state["theory:preset"] == "own scores"
+    typed = parsed(app.text_input(key="theory:scores").value)
+    assert f"{max(typed):.4g}" == numbers["Largest score"]
+
+
+def test_without_a_model_there_is_no_row_of_a_head():
+    app = opened("softmax", "no/such-folder")
+    preset = next(each for each in app.get("button_group") if each.key == "theory:preset")
+    assert "a row of the loaded head" not in preset.options
 
 
 @pytest.mark.parametrize(
@@ -237,6 +259,14 @@ def test_no_label_title_or_caption_of_the_page_stays_english_under_korean(sectio
     shown += [each.value for each in app.main.markdown if each.value.startswith("**")]
     english = [text for text in shown if text not in SYMBOLS and not HANGUL.search(text)]
     assert english == []
+
+
+def test_a_run_and_its_buttons_speak_korean(bert, monkeypatch):
+    monkeypatch.setattr(cost, "HEADS", (1,))
+    app = opened("cost", bert, lang="ko")
+    assert {each.label for each in app.main.button} == {"재기"}
+    shown = " ".join(each.value for each in app.main.caption)
+    assert "글꼴에 한글이 없기" in shown
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -1,5 +1,7 @@
 """Pictures of the theory lab: labelled grids, groups of bars, a convex hull in the plane."""
 
+from functools import partial
+
 import altair as alt
 import pandas as pd
 
@@ -7,7 +9,10 @@ from attnprobe.figures.axes import across, series, tips, upward
 from attnprobe.figures.colour import Limits, colour_scale
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, finite, inline, native
-from attnprobe.metrics import Quantity, quantity
+from attnprobe.metrics import Number, Quantity, quantity
+
+_ROOM = 6  # px about the data, so that no dot is cut in half
+_LETTER = 6.5  # px of a letter of an axis
 
 
 def labelled_grid(
@@ -34,7 +39,7 @@ def labelled_grid(
         alt.Chart(inline(frame, [down.name, right.name, q.name]))
         .mark_rect()
         .encode(
-            x=_steps(alt.X, right, columns),
+            x=_steps(alt.X, right, columns, _angle(columns, cell[0])),
             y=_steps(alt.Y, down, rows),
             color=alt.Color(
                 f"{q.name}:Q", scale=scale.scale(), legend=scale.legend(max(140, min(280, width)))
@@ -49,8 +54,15 @@ def labelled_grid(
     )
 
 
-def _steps(channel, q: Quantity, values: list) -> alt.X | alt.Y:
-    axis = alt.Axis(labelAngle=0, ticks=False, domain=False, labelOverlap="greedy")
+def _angle(labels: list, room: Number) -> int:
+    """Labels below an axis stand level, or lean where the longest does not fit."""
+    return 0 if max(len(str(label)) for label in labels) * _LETTER <= room else -45
+
+
+def _steps(channel, q: Quantity, values: list, angle: int = 0) -> alt.X | alt.Y:
+    axis = alt.Axis(
+        labelAngle=angle, ticks=False, domain=False, labelOverlap="greedy", labelLimit=96
+    )
     return channel(f"{q.name}:O", title=q.title, sort=values, axis=axis)
 
 
@@ -70,11 +82,12 @@ def grouped_bars(
     groups = list(dict.fromkeys(column(frame, by)))
     colours = COLOURS[mode].categories
     legend = alt.Legend(title=None, orient="bottom")
+    axis = alt.Axis(labelAngle=_angle(order, width / len(order)), labelLimit=96)
     chart = (
         alt.Chart(inline(frame, [x, by, q.name]), width=width, height=height)
         .mark_bar()
         .encode(
-            x=alt.X(f"{x}:N", title=x, sort=order, axis=alt.Axis(labelAngle=0)),
+            x=alt.X(f"{x}:N", title=x, sort=order, axis=axis),
             xOffset=alt.XOffset(f"{by}:N", sort=groups),
             y=upward(q, zero=True),
             color=alt.Color(
@@ -97,16 +110,17 @@ def convex_hull(
     hull's corners in order. The area of a point grows with its weight.
     """
     c = COLOURS[mode]
-    x, y = Quantity("x", "first component"), Quantity("y", "second component")
     weight = Quantity("weight", "weight", domain=(0, 1))
     values = frame[frame["point"] == "value"].assign(
         label=lambda t: [f"v{key}: {w:.2f}" for key, w in zip(t["key"], t["weight"], strict=True)]
     )
+    x = Quantity("x", "first component x", domain=_margins(values["x"], 0.2))
+    y = Quantity("y", "second component y", domain=_margins(values["y"]))
     outline = values.iloc[[*corners, *corners[:1]]].assign(order=range(len(corners) + 1))
     hull = (
         alt.Chart(inline(outline, ["x", "y", "order"]))
         .mark_line(color=c.muted, strokeDash=[5, 3], fill=c.accent, fillOpacity=0.1, tooltip=None)
-        .encode(x=across(x), y=upward(y), order="order:Q")
+        .encode(x=across(x), y=upward(y), order=alt.Order("order:Q"))
     )
     base = alt.Chart(inline(values, ["label", "x", "y", "weight"])).encode(x=across(x), y=upward(y))
     size = alt.Size("weight:Q", scale=alt.Scale(domain=[0, 1], range=[30, 900]), legend=None)
@@ -119,14 +133,14 @@ def convex_hull(
     named = (
         alt.Chart(inline(output, ["label", "x", "y"]))
         .mark_text(align="left", dx=11, dy=10, fontWeight=600, tooltip=None)
-        .encode(x=across(x), y=upward(y), text="label:N")
+        .encode(x=across(x), y=upward(y), text=alt.Text("label:N"))
     )
     layers = [
         hull,
         base.mark_circle(color=c.accent, opacity=0.75).encode(
             size=size, tooltip=tips([x, y, weight], ["label"])
         ),
-        base.mark_text(align="left", dx=10, dy=-8).encode(text="label:N"),
+        base.mark_text(align="left", dx=10, dy=-8).encode(text=alt.Text("label:N")),
         cross,
         named,
     ]
@@ -135,6 +149,13 @@ def convex_hull(
         mode,
         alt_text=f"{len(values)} value vectors in the plane, their convex hull, and the output.",
     )
+
+
+def _margins(numbers: pd.Series, after: float = 0.1) -> tuple[float, float]:
+    """Limits with room for a dot before the smallest and for its label after the largest."""
+    low, high = float(numbers.min()), float(numbers.max())
+    span = high - low or 1.0
+    return low - 0.1 * span, high + after * span
 
 
 def against_prediction(
@@ -169,18 +190,19 @@ def against_prediction(
     look = series(frame, by, mode) if by else {}
     hue = {"color": look["color"]} if by else {}
     look = hue if bound else look
-    base = alt.Chart(data).encode(x=across(qx))
+    base = alt.Chart(data).encode(x=across(qx, padding=_ROOM))
+    up = partial(upward, y, padding=_ROOM)
     point = base.mark_point(filled=True, size=45, opacity=1, clip=True)
     layers = [
-        base.mark_line(strokeWidth=1.5, clip=True).encode(y=upward(y, other=predicted), **look),
-        point.encode(y=upward(y), tooltip=tips([qx, y], names), **hue),
+        base.mark_line(strokeWidth=1.5, clip=True).encode(y=up(other=predicted), **look),
+        point.encode(y=up(), tooltip=tips([qx, y], names), **hue),
     ]
     if bound:
         limit = base.mark_line(strokeWidth=1, strokeDash=[2, 3], clip=True, tooltip=None)
-        layers.insert(0, limit.encode(y=upward(y, other=bound), **hue))
+        layers.insert(0, limit.encode(y=up(other=bound), **hue))
     if error:
         whisker = base.mark_rule(strokeWidth=1.5)
-        layers.append(whisker.encode(y=upward(y, other="low"), y2="high:Q", **hue))
+        layers.append(whisker.encode(y=up(other="low"), y2=alt.Y2("high:Q"), **hue))
     if marked is not None:
         layers += _claimed(marked, qx, y, mode)
     return themed(
@@ -193,13 +215,15 @@ def against_prediction(
 
 def _claimed(frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode) -> list[alt.Chart]:
     c = COLOURS[mode]
-    base = alt.Chart(inline(frame, [x.name, y.name, "label"])).encode(x=across(x), y=upward(y))
+    base = alt.Chart(inline(frame, [x.name, y.name, "label"])).encode(
+        x=across(x, padding=_ROOM), y=upward(y, padding=_ROOM)
+    )
     cross = base.mark_point(
         shape="cross", angle=45, size=130, fill=c.text, stroke=c.page, opacity=1
     )
     return [
         cross.encode(tooltip=tips([x, y], ["label"])),
         base.mark_text(align="left", dx=9, dy=-8, fontWeight=600, tooltip=None).encode(
-            text="label:N"
+            text=alt.Text("label:N")
         ),
     ]

@@ -79,10 +79,12 @@ def run(
     *,
     cost: str,
     label: str = "Run",
+    say: Callable[..., str] = str.format,
 ) -> Outcome | None:
     """The outcome of `steps(progress)`, started by a button; None before it was ever started.
 
     Kept for each model, text, `name` and `parameters`; a change of these asks for a new start.
+    `say(template, **values)` words the buttons, for a page that speaks another language.
     """
     digest = digest_of("run", name, parameters, view.digest)
     finished = RESULTS.get(digest)
@@ -91,33 +93,43 @@ def run(
     starts = st.session_state.setdefault(RUNS, {})
     start = starts.get(name)
     if start is None or start.digest != digest or not start.wanted:
-        _offer(starts, name, digest, cost, label)
+        _offer(starts, name, digest, cost, label, say)
         return RESULTS.get(f"{digest}:partial")
-    return _go(start, name, steps)
+    return _go(start, name, steps, say)
 
 
-def _offer(starts: dict[str, _Start], name: str, digest: str, cost: str, label: str) -> None:
+def _offer(
+    starts: dict[str, _Start],
+    name: str,
+    digest: str,
+    cost: str,
+    label: str,
+    say: Callable[..., str],
+) -> None:
     partial = RESULTS.get(f"{digest}:partial")
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button(
-            label if partial is None else "Go on",
+            label if partial is None else say("Go on"),
             key=f"{name}:start",
             type="primary",
             icon=":material/play_arrow:",
             on_click=lambda: starts.__setitem__(name, _Start(digest)),
         )
         if partial is not None:
-            cost = (
-                f"Stopped after {partial.done:,} of {partial.total:,}; what is finished is shown."
-            )
+            cost = say(
+                "Stopped after {done:,} of {total:,}; what is finished is shown.",
+                done=partial.done, total=partial.total,
+            )  # fmt: skip
         st.caption(cost)
 
 
-def _go(start: _Start, name: str, steps: Callable[[Progress], Any]) -> Outcome:
+def _go(
+    start: _Start, name: str, steps: Callable[[Progress], Any], say: Callable[..., str]
+) -> Outcome:
     place = st.empty()
     with place.container(horizontal=True, vertical_alignment="center"):
-        st.button("Stop", key=f"{name}:stop", icon=":material/stop:", on_click=start.stop)
-        bar = st.progress(0.0, text="Starting")
+        st.button(say("Stop"), key=f"{name}:stop", icon=":material/stop:", on_click=start.stop)
+        bar = st.progress(0.0, text=say("Starting"))
     partial = RESULTS.get(f"{start.digest}:partial")
     progress = Progress(start.digest, bar, partial.value if partial else None)
     try:

@@ -50,6 +50,10 @@ SECTIONS: dict[str, tuple[Part, ...]] = {
 }
 
 
+_ENGLISH_INSIDE = (
+    "Words inside the figures and in exported files stay English: the font that goes with them has "
+    "no letters of other scripts."
+)
 QUESTION = "Why are scores divided by √d_k? Every claim is derived, measured here, and judged."
 
 
@@ -83,12 +87,15 @@ def experiments(view: View) -> None:
 def section(lab: Lab, name: str) -> None:
     """One experiment from its introduction to its last verdict."""
     introduction, parts = texts(name, lab.language)
+    if lab.language != "en":
+        st.caption(lab.say(_ENGLISH_INSIDE))
     st.markdown(introduction)
     for part, (title, text) in zip(SECTIONS[name], parts, strict=True):
         st.subheader(title, anchor=False)
         st.markdown(text)
+        state(lab, part.claims)
         with explained():
-            state(lab, part.claims)
             part.panel(lab)
-            if part.claims:
+        if part.claims:
+            with explained():
                 judge(lab, part.claims)

@@ -9,7 +9,7 @@ from attnprobe import figures
 from attnprobe.analyses import theory_on_model
 from attnprobe.metrics import Quantity
 from attnprobe.theory import cost, linear
-from attnprobe.ui.cached import computed, trace
+from attnprobe.ui.cached import trace
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.show import metrics
 from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
@@ -18,11 +18,10 @@ FEATURES = Quantity("features", "features m", scale="log", format="d")
 TOKENS = Quantity("tokens", "tokens T", scale="log", format="d")
 ERRORS = {
     "kernel_error": "kernel, measured",
-    "predicted_kernel_error": "kernel, predicted",
+    "predicted_kernel_error": "kernel, predicted: ∝ m^−½",
     "output_error": "output",
     "elu": "output, elu + 1",
 }
-MOST_TOKENS = 192
 STREAMED_LENGTHS = (1024, 2048, 4096, 8192, 16_384, 32_768)
 
 
@@ -69,23 +68,17 @@ def _error_curves(frame: pd.DataFrame, mode: figures.Mode):
 
 
 def _real_features(lab: Lab) -> None:
-    view, traced = lab.view, trace(lab.view)
-    if len(view.tokens) > MOST_TOKENS:
-        said = "This figure is drawn for texts of at most {most} tokens."
-        st.caption(lab.say(said, most=MOST_TOKENS))
-        return
-    at = {"layer": view.layer, "head": view.head}
-    with st.spinner(lab.say("Computing …"), show_time=True):
-        frame = computed(
-            view, "theory linear", at, lambda tick: theory_on_model.linear_errors(traced, **at)
-        )
+    traced = trace(lab.view)
+    frame = lab.of_model(
+        "linear", lambda **at: theory_on_model.linear_errors(traced, **at), **lab.at
+    )
     lab.show_on_model(
         "linear-model", "The same on layer {layer}, head {head}", frame,
         lambda mode: _error_curves(frame, mode),
-        "The head's own queries, keys and values, every query seeing every key; mean over 4 draws "
-        "of features, seed 0. Where the predicted error is far above 1, such a mean has not "
-        "settled. What exceeds double precision is left out.",
-        of_head=True,
+        "The head's own queries, keys and values, every query seeing every key, of a long text the "
+        "first {most} tokens; mean over 4 draws of features, seed 0. Where the predicted error is "
+        "far above 1, such a mean has not settled. What exceeds double precision is left out.",
+        said={"most": theory_on_model.MOST_TOKENS}, of_head=True,
     )  # fmt: skip
 
 
@@ -110,7 +103,7 @@ def linear_time(lab: Lab) -> None:
     outcome = run(
         lab.alone, "theory linear time", {"features": count}, steps,
         cost=lab.say("One head, d_k = 64, T from 128 to 4,096, eight calls; some ten seconds."),
-        label=lab.say("Measure"),
+        label=lab.say("Measure"), say=lab.say,
     )  # fmt: skip
     if outcome is not None:
         _times(lab, outcome.value, count)
@@ -178,8 +171,8 @@ def heads(lab: Lab) -> None:
     row = frame.set_index("heads").loc[count]
     metrics(
         (lab.say("Parameters"), f"{row['parameters']:,.0f}"),
-        (lab.say("Operations of the products"), f"{row['product_flops']:.3g}"),
-        (lab.say("Exponentials"), f"{row['softmax_numbers']:.3g}"),
+        (lab.say("Operations of the products"), _powers(row["product_flops"])),
+        (lab.say("Exponentials"), _powers(row["softmax_numbers"])),
         (lab.say("Scores of all heads"), f"{row['score_bytes'] / cost.MIB:,.4g} MiB"),
     )
     left, right = st.columns(2)
@@ -202,6 +195,15 @@ def heads(lab: Lab) -> None:
     with right:
         _work(lab, d_model, count)
     _measured_heads(lab)
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _powers(number: float) -> str:
+    """Three digits and a power of ten."""
+    digits, _, power = f"{number:.2e}".partition("e+")
+    return f"{digits} · 10{str(int(power)).translate(_RAISED)}"
 
 
 def _work(lab: Lab, d_model: int, count: int) -> None:
@@ -229,7 +231,7 @@ def _measured_heads(lab: Lab) -> None:
         return pd.DataFrame(rows)
 
     outcome = run(
-        lab.alone, "theory head time", {}, steps, label=lab.say("Measure"),
+        lab.alone, "theory head time", {}, steps, label=lab.say("Measure"), say=lab.say,
         cost=lab.say("Time of one layer with 1 to 12 heads, T = 512; some seconds."),
     )  # fmt: skip
     if outcome is None:
@@ -265,7 +267,7 @@ def tokens(lab: Lab) -> None:
             "Each doubling takes four times as long: 8,192 some seconds, 32,768 a minute or two.",
             longest=longest,
         ),
-        label=lab.say("Measure"),
+        label=lab.say("Measure"), say=lab.say,
     )  # fmt: skip
     streamed = pd.DataFrame() if outcome is None else outcome.value
     frame = lab.frame("memory", cost.score_memory)

@@ -4,9 +4,11 @@ import pandas as pd
 import streamlit as st
 
 from attnprobe import figures
+from attnprobe.analyses import theory_on_model
 from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
 from attnprobe.theory import freezing
+from attnprobe.ui.cached import trace
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.show import metrics
 from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
@@ -26,6 +28,7 @@ TRACED = {
     ),
 }
 LEGEND = {"1/√d_k": "divided by √d_k", "none": "not divided"}
+MOVE = Quantity("move", "step + 1", scale="log", format="d")
 
 
 def _descent(d_k: int, rate: float, seed: int) -> dict[str, pd.DataFrame]:
@@ -49,6 +52,8 @@ def descent(lab: Lab) -> None:
     frames = lab.frame("freezing", _descent, **settings)
     playing = st.session_state.setdefault(PLAYING, False)
     st.fragment(run_every=FRAME_SECONDS if playing else None)(_scene)(lab, frames, settings)
+    if lab.on_model("freezing"):
+        _heads_descents(lab, rate, seed)
 
 
 def _scene(lab: Lab, frames: dict[str, pd.DataFrame], settings: dict) -> None:
@@ -81,13 +86,14 @@ def _scene(lab: Lab, frames: dict[str, pd.DataFrame], settings: dict) -> None:
         )  # fmt: skip
     for place, (name, (title, quantity)) in zip(others, TRACED.items(), strict=True):
         seen = trace[trace[name] > 0].replace({"division": LEGEND})
+        seen = seen.assign(move=seen["step"] + 1)
         marks = seen[seen["step"] == step]
         with place:
             lab.show(
                 f"freezing-{name}", title, trace,
                 lambda mode, q=quantity, seen=seen, marks=marks: figures.curves(
-                    seen, Quantity("step", "step", format="d"), q, by="division", marked=marks,
-                    mode=mode, width=WIDE, height=HIGH,
+                    seen, MOVE, q, by="division", marked=marks, mode=mode, width=WIDE,
+                    height=HIGH,
                 ),
                 "Gradient descent on one query, eight pairs, value width 8; rings: step {step}.",
                 said={"step": step}, **settings,
@@ -100,6 +106,58 @@ def _advance() -> None:
     if step == STEPS - 1:
         st.session_state[PLAYING] = False
         st.rerun()
+
+
+DRAWN_FROM = 1e-12
+_ENDS = {"frozen": "Frozen", "solved": "Solved"}
+
+
+def _heads_descents(lab: Lab, rate: float, seed: int) -> None:
+    """The same descent with the keys, values and queries of the chosen head."""
+    traced = trace(lab.view)
+    settings = {"rate": rate, "seed": seed}
+    frame = lab.of_model(
+        "freezing", lambda **given: theory_on_model.freezing(traced, **given), **lab.at, **settings
+    )
+    last = frame[frame["step"] == STEPS - 1].groupby("division", sort=False)
+    ends = {
+        name: freezing.outcomes(
+            *(rows[each].to_numpy() for each in ("target_weight", "gradient_norm"))
+        )
+        for name, rows in last
+    }
+    metrics(
+        *(
+            (f"{lab.say(label)}, {lab.say(_WORDS[division])}", f"{shares[end]:.0%}")
+            for end, label in _ENDS.items()
+            for division, shares in ends.items()
+        )
+    )
+    queries = frame["query"].nunique()
+    for place, name in zip(st.columns(2), ("target_weight", "gradient_norm"), strict=True):
+        title, quantity = TRACED[name]
+        found = _medians(frame, name)
+        with place:
+            lab.show_on_model(
+                f"freezing-{name}-model", f"{title}: layer {{layer}}, head {{head}}", frame,
+                lambda mode, q=quantity, found=found: figures.curves(
+                    found, MOVE, q, by="division", band=("low", "high"), mode=mode, width=WIDE,
+                    height=HIGH,
+                ),
+                "{queries} queries of the text, each to return the value of a key drawn with seed "
+                "{seed}, rate {rate}: median and range, drawn from 10⁻¹² on. Every query sees "
+                "every key; of a long text the first 128. Solved: at least half of the weight on "
+                "the target.",
+                said={"queries": queries}, of_head=True, **settings,
+            )  # fmt: skip
+
+
+def _medians(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Median and range over the queries of each step; below `DRAWN_FROM` a log axis has no end."""
+    spread = frame.groupby(["division", "step"], sort=False)[name]
+    found = spread.agg(**{name: "median", "low": "min", "high": "max"})
+    found = found.clip(lower=DRAWN_FROM).reset_index().replace({"division": LEGEND})
+    return found.assign(move=found["step"] + 1)
 
 
 _WORDS = {"1/√d_k": "divided", "none": "undivided"}
@@ -142,7 +200,7 @@ def phase(lab: Lab) -> None:
             "ten seconds.",
             total=total, seeds=seeds, steps=STEPS,
         ),
-        label=lab.say("Run"),
+        label=lab.say("Run"), say=lab.say,
     )  # fmt: skip
     if outcome is None:
         return

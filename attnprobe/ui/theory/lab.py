@@ -19,7 +19,7 @@ from attnprobe import figures
 from attnprobe.export import Figure, Provenance
 from attnprobe.theory import EXPERIMENTS
 from attnprobe.theory.claims import REPRODUCED, RIGHT, WRONG, Claim, measured
-from attnprobe.ui.cached import RESULTS, digest_of, kept
+from attnprobe.ui.cached import RESULTS, computed, digest_of, kept
 from attnprobe.ui.errors import plain
 from attnprobe.ui.show import card, draw, provenance, versions
 from attnprobe.ui.sidebar import HOME
@@ -34,7 +34,7 @@ _BADGES = {
     WRONG: {"icon": ":material/close:", "color": "red"},
 }
 WIDE, WIDER, HIGH = 390, 554, 220  # px of a chart in a file; on the screen it fills its card
-MOST_ROWS = 13
+MOST_ROWS = 24
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -50,11 +50,23 @@ class Lab:
         """The view without its model: for results that no model has a part in."""
         return View(None, None, None, None, None, self.view.mode)
 
+    @property
+    def at(self) -> dict[str, int]:
+        """The chosen layer and head."""
+        return {"layer": self.view.layer, "head": self.view.head}
+
     def frame(self, name: str, function: Callable[..., Any], **settings: Any) -> Any:
         """`function(**settings)`, computed once for these JSON-like settings."""
         digest = digest_of("theory", name, settings)
         with st.spinner(self.say("Computing …"), show_time=True):
             return kept(RESULTS, digest, lambda tick: function(**settings))
+
+    def of_model(self, name: str, function: Callable[..., Any], **settings: Any) -> Any:
+        """`function(**settings)` on the view's model and text, computed once."""
+        with st.spinner(self.say("Computing …"), show_time=True):
+            return computed(
+                self.view, f"theory {name}", settings, lambda tick: function(**settings)
+            )
 
     def say(self, template: str, **values: Any) -> str:
         """`template` in the language of the visit, filled with `values`; words among them too."""
@@ -90,18 +102,19 @@ class Lab:
         *,
         said: Mapping[str, Any] = MappingProxyType({}),
         of_head: bool = False,
+        **settings: Any,
     ) -> None:
-        """A card with a figure of the loaded model's heads, or of the chosen head."""
-        head = {"layer": self.view.layer, "head": self.view.head}
-        source = provenance(self.view, **head if of_head else {})
-        self._card(f"theory-{name}", frame, chart, title, caption, source, head | dict(said))
+        """A card with a figure of the loaded model's heads, or of the chosen head; as `show`."""
+        source = provenance(self.view, **self.at if of_head else {}, **settings)
+        values = self.at | settings | dict(said)
+        self._card(f"theory-{name}", frame, chart, title, caption, source, values)
 
     def _card(self, name, frame, chart, title, caption, source, values) -> None:
         """What is exported is in English, as what its files print of the origin."""
         alone, below = (text.format(**values) for text in (title, caption))
         figure = Figure(name, chart, frame, below, alone, source)
         shown, under = (self.say(text, **values) for text in (title, caption))
-        with card(shown, caption=under, export=figure, key=name):
+        with card(shown, caption=under, export=figure, key=name, menu=self.say("Export")):
             draw(self.view, figure, key=name)
 
     def on_model(self, key: str) -> bool:
@@ -167,11 +180,12 @@ def judge(lab: Lab, ids: Sequence[str]) -> None:
     with st.container(border=True):
         for key in ids:
             outcome = rows.loc[rows["claim"] == key, "verdict"].iloc[0]
-            _verdict(lab, CLAIMS[key], outcome)
+            holds = rows.loc[rows["claim"] == key, "holds"]
+            _verdict(lab, CLAIMS[key], outcome, int(holds.sum()), len(holds))
         st.dataframe(
             beside(lab, rows),
             hide_index=True,
-            height="auto" if len(rows) <= MOST_ROWS else 35 * (MOST_ROWS + 1) + 3,
+            height="content" if len(rows) <= MOST_ROWS else 35 * (MOST_ROWS + 1) + 3,
             column_config={lab.say("quantity"): st.column_config.TextColumn(width="large")},
         )
 
@@ -180,10 +194,12 @@ def _rows(claim: Claim) -> pd.DataFrame:
     return kept(RESULTS, digest_of("claim", claim.id), lambda tick: measured((claim,)))
 
 
-def _verdict(lab: Lab, claim: Claim, outcome: str) -> None:
+def _verdict(lab: Lab, claim: Claim, outcome: str, holds: int, numbers: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(f"{claim.id} {lab.say(outcome)}", **_BADGES[outcome])
-        st.markdown(plain(_word(claim, "measurement", lab.language)), width="stretch")
+        count = lab.say("{holds} of {numbers} numbers hold.", holds=holds, numbers=numbers)
+        how = _word(claim, "measurement", lab.language)
+        st.markdown(plain(f"{how} {count}"), width="stretch")
     if outcome == WRONG:
         st.markdown(plain(_word(claim, "reason", lab.language)))
 

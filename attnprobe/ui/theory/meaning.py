@@ -11,7 +11,7 @@ from attnprobe.errors import BadInput
 from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
 from attnprobe.theory import equivariance, meaning
-from attnprobe.ui.cached import computed, trace
+from attnprobe.ui.cached import trace
 from attnprobe.ui.show import metrics
 from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
@@ -47,11 +47,8 @@ def _places(two: bool) -> tuple:
 
 
 def _rows_under_the_bound(lab: Lab) -> None:
-    view, traced = lab.view, trace(lab.view)
-    at = {"layer": view.layer, "head": view.head}
-    frame = computed(
-        view, "theory rows", at, lambda tick: theory_on_model.jacobian_rows(traced, **at)
-    )
+    traced = trace(lab.view)
+    frame = lab.of_model("rows", lambda **at: theory_on_model.jacobian_rows(traced, **at), **lab.at)
     if frame.empty:
         raise BadInput("no row of this text sees two keys; type a longer text")
     line = frame.dropna().sort_values("epsilon")
@@ -89,8 +86,8 @@ def hull(lab: Lab) -> None:
     output = frame.iloc[-1]
     with left:
         metrics(
-            (lab.say("Output, first component"), f"{output['x']:.3f}"),
-            (lab.say("Output, second component"), f"{output['y']:.3f}"),
+            (lab.say("Output, x"), f"{output['x']:.3f}"),
+            (lab.say("Output, y"), f"{output['y']:.3f}"),
         )
     with right:
         lab.show(
@@ -107,10 +104,13 @@ def hull(lab: Lab) -> None:
 
 def _edited(lab: Lab) -> pd.DataFrame:
     """The table as it was edited; rows that are not whole yet are left out."""
-    number = partial(st.column_config.NumberColumn, min_value=-FARTHEST, max_value=FARTHEST)
+    number = partial(
+        st.column_config.NumberColumn, min_value=-FARTHEST, max_value=FARTHEST, width=80
+    )
     columns = {
-        "x": number(lab.say("first component")),
-        "y": number(lab.say("second component")),
+        "_index": st.column_config.NumberColumn(lab.say("point"), format="v%d", width=60),
+        "x": number("x", help=lab.say("first component")),
+        "y": number("y", help=lab.say("second component")),
         "score": number(lab.say("score")),
     }
     rows = st.data_editor(
@@ -125,20 +125,27 @@ def _edited(lab: Lab) -> pd.DataFrame:
 
 def _slack(lab: Lab) -> None:
     traced = trace(lab.view)
-    frame = computed(
-        lab.view, "theory contraction", {}, lambda tick: theory_on_model.contraction(traced)
-    )
-    ratio = Quantity("mean_ratio", "‖out‖ / largest ‖v‖, mean", "maximum norms", domain=(0, 1))
-    lab.show_on_model(
-        "contraction-model", "How far inside: every head", frame,
-        lambda mode: figures.head_map(
-            frame, ratio, mode=mode, selected=(lab.view.layer, lab.view.head), size=300
-        ),
-        "Largest component of a head's output over the largest among the values that the query "
-        "sees, mean over queries. The largest of all is {most:.3f}; it cannot exceed 1.",
-        said={"most": frame["largest_ratio"].max()},
-    )  # fmt: skip
+    frame = lab.of_model("contraction", lambda: theory_on_model.contraction(traced))
+    chosen = lab.view.layer, lab.view.head
+    for place, (name, (title, words)) in zip(st.columns(2), _RATIOS.items(), strict=True):
+        ratio = Quantity(name, f"‖out‖ / largest ‖v‖, {words}", "maximum norms", domain=(0, 1))
+        with place:
+            lab.show_on_model(
+                f"contraction-{words}-model", title, frame,
+                lambda mode, ratio=ratio: figures.head_map(
+                    frame, ratio, mode=mode, selected=chosen, size=300
+                ),
+                "Largest component of a head's output over the largest among the values that the "
+                "query sees, {words} over queries. The largest of all is {most:.3f}; it cannot "
+                "exceed 1.",
+                said={"most": frame["largest_ratio"].max(), "words": words},
+            )  # fmt: skip
 
+
+_RATIOS = {
+    "mean_ratio": ("How far inside on average: every head", "mean"),
+    "largest_ratio": ("How far inside at most: every head", "maximum"),
+}
 
 KINDS = ("separate", "tied", "turned by a quarter")
 
@@ -175,9 +182,7 @@ def direction(lab: Lab) -> None:
 
 def _directions(lab: Lab) -> None:
     traced = trace(lab.view)
-    frame = computed(
-        lab.view, "theory asymmetry", {}, lambda tick: theory_on_model.asymmetry(traced)
-    )
+    frame = lab.of_model("asymmetry", lambda: theory_on_model.asymmetry(traced))
     directed = Quantity("asymmetry", "asymmetry of S", domain=(0, 1))
     own = Quantity("self_weight", "weight on itself", "mean weight", domain=(0, 1))
     tied = Quantity("tied_self_weight", "the same with K = Q", "mean weight", domain=(0, 1))
@@ -225,7 +230,7 @@ def kernels(lab: Lab) -> None:
 
 def _real_kernels(lab: Lab) -> None:
     traced = trace(lab.view)
-    frame = computed(lab.view, "theory kernels", {}, lambda tick: theory_on_model.kernels(traced))
+    frame = lab.of_model("kernels", lambda: theory_on_model.kernels(traced))
     lab.show_on_model(
         "kernels-model", "The Gaussian kernel on every head", frame,
         lambda mode: figures.scatter(
@@ -278,10 +283,7 @@ _MASKED = (
 
 def _model_order(lab: Lab) -> None:
     view = lab.view
-    frame = computed(
-        view, "theory order", {},
-        lambda tick: theory_on_model.equivariance(view.loaded, view.tokens),
-    )  # fmt: skip
+    frame = lab.of_model("order", lambda: theory_on_model.equivariance(view.loaded, view.tokens))
     spread = frame.groupby(["positions", "layer"], sort=False)["relative_difference"]
     summary = spread.agg(median="median", low="min", high="max").reset_index()
     summary = summary[summary["low"] > 0]

@@ -1,14 +1,19 @@
 """Panels on one row of scores: its weights, its Jacobian, and a factor on the scores."""
 
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 import streamlit as st
 
 from attnprobe import figures
+from attnprobe.analyses import theory_on_model
 from attnprobe.errors import BadInput
 from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
 from attnprobe.theory import softmax
+from attnprobe.ui.cached import trace
 from attnprobe.ui.show import metrics
 from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
@@ -16,11 +21,35 @@ PRESETS = {
     "six scores": (softmax.SIX_SCORES, None),
     "Tom, New York, lives": (softmax.TOM_SCORES, ("Tom", "New York", "lives")),
 }
-OWN = "own scores"
-MOST_KEYS = 24
+OWN, OF_HEAD = "own scores", "a row of the loaded head"
+MOST_KEYS = theory_on_model.MOST_KEYS
 TYPICAL = "2.0, 1.0, 0.5, -1.0"
 SLIDER_END = 100.0
-PRESET, TYPED, WIDTH = "theory:preset", "theory:scores", "theory:row_d_k"
+PRESET, TYPED, WIDTH, QUERY = (
+    f"theory:{name}" for name in ("preset", "scores", "row_d_k", "row_query")
+)
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The scores to be divided, the names of their keys, d_k, and where a head's row is from.
+
+    `held` is how much of a head's row these keys have: less than 1 if it sees more keys.
+    """
+
+    scores: tuple[float, ...]
+    names: tuple[str, ...]
+    d_k: int
+    query: int | None = None
+    held: float = 1.0
+
+    def show(self, lab: Lab, *figure, said=MappingProxyType({}), **settings) -> None:
+        """A card as `Lab.show`, or as `Lab.show_on_model` if the row is a head's."""
+        if self.query is None:
+            lab.show(*figure, said=said, **settings)
+        else:
+            lab.show_on_model(*figure, said=said, of_head=True, query=self.query, **settings)
 
 
 def parsed(text: str) -> tuple[float, ...]:
@@ -35,13 +64,69 @@ def parsed(text: str) -> tuple[float, ...]:
     return tuple(softmax.score_row(numbers).tolist())
 
 
-def _row() -> tuple[tuple[float, ...], tuple[str, ...], int]:
-    """The chosen scores, the names of their keys, and d_k."""
-    chosen = st.session_state.get(PRESET, next(iter(PRESETS)))
-    typed = st.session_state.get(TYPED, TYPICAL)
-    row, names = PRESETS[chosen] if chosen in PRESETS else (parsed(typed), None)
-    names = names or tuple(str(key) for key in range(len(row)))
-    return _with_largest(row), names, st.session_state.get(WIDTH, 64)
+def _preset(lab: Lab) -> str:
+    """Which scores: two rows of the texts, one of the loaded model, or what the person types."""
+    there = [*PRESETS, *([OF_HEAD] if lab.view.loaded is not None else []), OWN]
+    if st.session_state.get(PRESET) not in there:
+        st.session_state[PRESET] = there[0]
+    return st.segmented_control(
+        lab.say("Scores"), there, key=PRESET, required=True, format_func=lab.say
+    )
+
+
+def _width_key(lab: Lab, preset: str) -> str:
+    """A head's row has a slider of its own, which starts at the width of that head."""
+    return f"{WIDTH}:{trace(lab.view).d_head}" if preset == OF_HEAD else WIDTH
+
+
+def _width(lab: Lab, preset: str) -> None:
+    own = trace(lab.view).d_head if preset == OF_HEAD else 64
+    key = _width_key(lab, preset)
+    st.session_state.setdefault(key, own)
+    st.select_slider("d_k", sorted({*WIDTHS, own}), key=key, width=300)
+
+
+def _queries(lab: Lab) -> list[int]:
+    """The rows of the head that see two keys or more."""
+    counted = trace(lab.view).counted[lab.view.layer, lab.view.head]
+    if not bool(counted.any()):
+        raise BadInput("no row of this text sees two keys; type a longer text")
+    return counted.nonzero()[:, 0].tolist()
+
+
+def _query(lab: Lab) -> None:
+    there = _queries(lab)
+    tokens = lab.view.tokens.display
+    st.selectbox(
+        lab.say("Query"), there, len(there) - 1, key=QUERY, width=300,
+        format_func=lambda query: f"{query}: {tokens[query]}",
+    )  # fmt: skip
+
+
+def _row(lab: Lab) -> Row:
+    """The chosen row and d_k as the widgets above say."""
+    preset = st.session_state[PRESET]
+    d_k = st.session_state[_width_key(lab, preset)]
+    if preset == OF_HEAD:
+        return _of_head(lab, d_k)
+    scores, names = PRESETS[preset] if preset in PRESETS else (_typed(), None)
+    return Row(scores, names or tuple(map(str, range(len(scores)))), d_k)
+
+
+def _of_head(lab: Lab, d_k: int) -> Row:
+    view, there = lab.view, _queries(lab)
+    query = st.session_state.get(QUERY)
+    query = query if query in there else there[-1]
+    frame = lab.of_model(
+        "row", lambda **at: theory_on_model.row_of_scores(trace(view), **at), **lab.at, query=query
+    )
+    names = tuple(f"{key} {view.tokens.display[key]}" for key in frame["key"])
+    scores, held = tuple(frame["score"].tolist()), float(frame["weight"].sum())
+    return Row(scores, names, d_k, query, held)
+
+
+def _typed() -> tuple[float, ...]:
+    return parsed(st.session_state.get(TYPED, TYPICAL))
 
 
 def _slider_of(row: tuple[float, ...]) -> str:
@@ -49,16 +134,16 @@ def _slider_of(row: tuple[float, ...]) -> str:
     return "theory:largest:" + " ".join(map(repr, row))
 
 
-def _with_largest(row: tuple[float, ...]) -> tuple[float, ...]:
-    """The row with its largest score as the slider says."""
-    top = int(np.argmax(row))
-    moved = st.session_state.get(_slider_of(row), row[top])
-    return (*row[:top], float(moved), *row[top + 1 :])
+def _moved(row: Row) -> Row:
+    """The row with its largest score where the slider has it."""
+    scores = list(row.scores)
+    top = int(np.argmax(scores))
+    scores[top] = float(st.session_state.get(_slider_of(row.scores), scores[top]))
+    return replace(row, scores=tuple(scores))
 
 
-def _largest(lab: Lab) -> None:
-    chosen = st.session_state.get(PRESET, next(iter(PRESETS)))
-    row = PRESETS[chosen][0] if chosen in PRESETS else parsed(st.session_state[TYPED])
+def _largest(lab: Lab, row: tuple[float, ...]) -> None:
+    """The slider for the largest of the scores as they were before it was moved."""
     largest = max(row)
     if abs(largest) > SLIDER_END:
         st.caption(lab.say("The slider for the largest score goes to ±{end}.", end=SLIDER_END))
@@ -70,39 +155,74 @@ def _largest(lab: Lab) -> None:
     )  # fmt: skip
 
 
+def _edit(lab: Lab, row: Row) -> None:
+    """A head's row as own scores, to change every one of them."""
+
+    def take() -> None:
+        typed = ", ".join(f"{score:.6g}" for score in row.scores)
+        st.session_state.update({PRESET: OWN, TYPED: typed, WIDTH: _nearest(row.d_k)})
+
+    st.button(
+        lab.say("Edit these scores"), icon=":material/edit:", key="theory:edit", on_click=take
+    )
+
+
+def _nearest(d_k: int) -> int:
+    return min(WIDTHS, key=lambda width: abs(width - d_k))
+
+
 def row(lab: Lab) -> None:
     """Scores to choose or type, the largest and d_k to move, the weights before and after."""
     with st.container(horizontal=True):
-        chosen = st.segmented_control(
-            lab.say("Scores"), [*PRESETS, OWN], key=PRESET, default=next(iter(PRESETS)),
-            required=True, format_func=lab.say,
-        )  # fmt: skip
-        st.select_slider("d_k", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), 64, key=WIDTH, width=300)
-    if chosen == OWN:
-        st.text_input(lab.say("Scores, with commas between"), TYPICAL, key=TYPED)
-    _largest(lab)
-    scores, names, d_k = _row()
-    frame = lab.frame("row", softmax.row_weights, scores=scores, d_k=d_k).assign(name=names)
-    top = int(np.argmax(scores))
+        preset = _preset(lab)
+        _width(lab, preset)
+    if preset == OWN:
+        st.session_state.setdefault(TYPED, TYPICAL)
+        st.text_input(lab.say("Scores, with commas between"), key=TYPED)
+    if preset == OF_HEAD:
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            _query(lab)
+            place = st.container()
+    start = _row(lab)
+    _largest(lab, start.scores)
+    chosen = _moved(start)
+    if preset == OF_HEAD:
+        with place:
+            _edit(lab, chosen)
+    frame = lab.frame("row", softmax.row_weights, scores=chosen.scores, d_k=chosen.d_k)
+    top = int(np.argmax(chosen.scores))
     metrics(
-        (lab.say("Largest score"), f"{scores[top]:g}"),
-        ("√d_k", f"{d_k**0.5:.4g}"),
+        (lab.say("Largest score"), f"{chosen.scores[top]:.4g}"),
+        ("√d_k", f"{chosen.d_k**0.5:.4g}"),
         (lab.say("Largest, divided"), f"{frame['scaled_logit'][top]:.4g}"),
         (lab.say("Peak, undivided"), f"{frame['undivided'][top]:.4f}"),
         (lab.say("Peak, divided"), f"{frame['divided'][top]:.4f}"),
     )
+    _weights(lab, chosen, frame.assign(name=chosen.names))
+
+
+def _weights(lab: Lab, chosen: Row, frame: pd.DataFrame) -> None:
     tidy = frame.melt("name", ["undivided", "divided"], "scores", "weight").rename(
         columns={"name": "key"}
     )
-    lab.show(
-        "row-weights", "Weights before and after the division", tidy,
+    chosen.show(
+        lab, "row-weights", "Weights before and after the division", tidy,
         lambda mode: pictures.grouped_bars(
             tidy, "key", Quantity("weight", "weight", domain=(0, 1)), "scores", mode=mode,
             width=WIDER, height=HIGH,
         ),
-        "Softmax of the scores as they are, and divided by √{d_k}. The order is the same.",
-        scores=", ".join(f"{score:g}" for score in scores), d_k=d_k,
+        _ALONE if chosen.query is None else _HELD,
+        scores=", ".join(f"{score:g}" for score in chosen.scores), d_k=chosen.d_k,
+        said={"share": chosen.held, "keys": len(chosen.scores)},
     )  # fmt: skip
+
+
+_ALONE = "Softmax of the scores as they are, and divided by √{d_k}. The order is the same."
+_HELD = (
+    "Softmax of the scores as they are, and divided by √{d_k}. The order is the same. Row of query "
+    "{query} in layer {layer}, head {head}; its {keys} largest scores hold {share:.1%} of its "
+    "weight in the model."
+)
 
 
 _CURVES = {
@@ -116,22 +236,22 @@ _CURVES = {
 
 def multiplier(lab: Lab) -> None:
     """The curve over the multiplier, the Jacobian at one of them, and the table."""
-    scores, names, d_k = _row()
+    chosen = _moved(_row(lab))
     power = st.slider(
         lab.say("Multiplier of the divided scores, as a power of two"), -3.0, 5.0, 0.0, 0.05,
         key="theory:power", width=420,
     )  # fmt: skip
     factor = 2.0**power
-    settings = {"scores": scores, "d_k": d_k}
+    settings = {"scores": chosen.scores, "d_k": chosen.d_k}
     curve = lab.frame("multiplier curve", softmax.multiplier_curve, **settings)
     here = lab.frame("multiplier", softmax.softmax, multipliers=(factor,), **settings)
     tidy, marks = (_tidy(frame) for frame in (curve, here))
     j = lab.frame("jacobian", softmax.jacobian_map, multiplier=factor, **settings)
-    j = j.assign(**{axis: [names[i] for i in j[axis]] for axis in ("weight", "score")})
+    j = j.assign(**{axis: [chosen.names[i] for i in j[axis]] for axis in ("weight", "score")})
     left, right = st.columns(2)
     with left:
-        lab.show(
-            "multiplier-curve", "Multiplier {factor:.3g}", curve,
+        chosen.show(
+            lab, "multiplier-curve", "Multiplier {factor:.3g}", curve,
             lambda mode: figures.curves(
                 tidy,
                 Quantity("multiplier", "multiplier (√d_k: not divided)", scale="log"),
@@ -143,8 +263,8 @@ def multiplier(lab: Lab) -> None:
             said={"factor": factor}, **settings,
         )  # fmt: skip
     with right:
-        lab.show(
-            "jacobian", "Jacobian at multiplier {multiplier:.3g}", j,
+        chosen.show(
+            lab, "jacobian", "Jacobian at multiplier {multiplier:.3g}", j,
             lambda mode: _jacobian_map(j, mode),
             "∂ weight / ∂ score. Colours are fixed to ±¼, the largest that an entry can be.",
             multiplier=factor, **settings,

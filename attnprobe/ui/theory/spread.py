@@ -1,5 +1,6 @@
 """Panels on the spread of scores: variance, devices, quarter root, exponent, extremes."""
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -8,7 +9,7 @@ from attnprobe.analyses import theory_on_model
 from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
 from attnprobe.theory import exponent, variance
-from attnprobe.ui.cached import computed, trace
+from attnprobe.ui.cached import trace
 from attnprobe.ui.show import metrics
 from attnprobe.ui.theory.lab import HIGH, WIDE, WIDER, Lab
 
@@ -73,7 +74,7 @@ _PREDICTIONS = {
 
 def _heads_against_predictions(lab: Lab) -> None:
     traced = trace(lab.view)
-    frame = computed(lab.view, "theory variance", {}, lambda tick: theory_on_model.variance(traced))
+    frame = lab.of_model("variance", lambda: theory_on_model.variance(traced))
     tidy = frame.melt(
         ["layer", "head", "raw_std"], list(_PREDICTIONS), "prediction", "predicted"
     ).replace({"prediction": _PREDICTIONS})
@@ -201,18 +202,77 @@ def exponents(lab: Lab) -> None:
         seed = st.number_input(lab.say("Seed"), 0, 10**6, 0, key="theory:exponent_seed", width=140)
     settings = {"keys": keys, "draws": 60, "seed": seed}
     frame = lab.frame("exponent", _exponents, widths=(16, 64, 256), **settings)
-    power = Quantity("exponent", "exponent α of d_k")
     places = [*st.columns(2), *st.columns(2)]
     for place, (title, quantity) in zip(places, _MEASURES.items(), strict=True):
         with place:
             lab.show(
                 f"exponent-{quantity.name}", title, frame,
                 lambda mode, q=quantity: figures.curves(
-                    frame, power, q, by="width", mode=mode, **SIZE
+                    frame, POWER, q, by="width", mode=mode, **SIZE
                 ),
                 "Scores q·k / d_k^α of {draws} queries with {keys} keys each, seed {seed}.",
                 **settings,
             )  # fmt: skip
+    if lab.on_model("exponent"):
+        _heads_exponent(lab)
+
+
+POWER = Quantity("exponent", "exponent α of d_k")
+_SHARES = {
+    "peak": "mean peak",
+    "normalised_entropy": "mean normalised entropy",
+    "saturated": "rows with peak ≥ 0.9",
+    "jacobian_frobenius": "mean ‖J‖, Frobenius",
+}
+_SPREADS = {"std": "this head", "predicted_std": "unit variance, independent"}
+
+
+def _heads_exponent(lab: Lab) -> None:
+    """The same sweep over α with the q·k that the chosen head has on the text."""
+    traced = trace(lab.view)
+    frame = lab.of_model("exponent", lambda **at: theory_on_model.exponent(traced, **at), **lab.at)
+    width = int(frame["d_k"].iloc[0])
+    spreads = _renamed(frame, _SPREADS, "scores", "std")
+    shares = _renamed(frame, _SHARES, "measure", "value")
+    left, right = st.columns(2)
+    with left:
+        lab.show_on_model(
+            "exponent-spread-model", "Spread on layer {layer}, head {head}", frame,
+            lambda mode: figures.curves(
+                spreads, POWER, _MEASURES["Standard deviation of the scores"], by="scores",
+                marked=_at_half(spreads), mode=mode, **SIZE,
+            ),
+            "q·k / d_k^α over all keys that the queries see, d_k = {width}. Rings: α = ½. On this "
+            "text the head would need α = {own:.2f} for a spread of 1.",
+            said={"own": _power_to_one(frame), "width": width}, of_head=True,
+        )  # fmt: skip
+    with right:
+        lab.show_on_model(
+            "exponent-shares-model", "Softmax on layer {layer}, head {head}", frame,
+            lambda mode: figures.curves(
+                shares, POWER, Quantity("value", "mean over rows, or share", domain=(0, 1)),
+                by="measure", marked=_at_half(shares), mode=mode, **SIZE,
+            ),
+            "Means over the rows that see two keys or more, d_k = {width}; entropy as a share of "
+            "the ln of the keys seen. Rings: α = ½.",
+            said={"width": width}, of_head=True,
+        )  # fmt: skip
+
+
+def _renamed(frame: pd.DataFrame, names: dict[str, str], by: str, value: str) -> pd.DataFrame:
+    """The columns `names` below each other, by their names to read."""
+    part = frame[["exponent", *names]].rename(columns=names)
+    return part.melt("exponent", list(names.values()), by, value)
+
+
+def _at_half(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame["exponent"] == 0.5]
+
+
+def _power_to_one(frame: pd.DataFrame) -> float:
+    """The α at which the spread would be 1: ln of the undivided one over ln d_k."""
+    start = frame.iloc[0]
+    return float(np.log(start["std"]) / np.log(start["d_k"]))
 
 
 _CLAIMED = pd.DataFrame(
