@@ -18,7 +18,7 @@ from benchmarks.turns import MIB, Noted, Run, Tally, started, tallies
 
 HELP = "4,096 to 32,768 tokens: time with its slope, and memory"
 KINDS = ("gpt2", "bert")
-ROUNDS = {4096: 3, 8192: 3}
+ROUNDS = {4096: 3}
 
 
 def add_arguments(parser: ArgumentParser) -> None:

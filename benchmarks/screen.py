@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 from urllib.parse import quote
 
 import psutil
@@ -92,7 +93,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def measure(args: Namespace) -> dict[str, object]:
-    screenshots = _browser_tools()
+    screenshots = browser_tools("tools.screenshots")
     found = Noted({"rounds": args.rounds})
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -120,12 +121,12 @@ def measure(args: Namespace) -> dict[str, object]:
     return found | {"largest_view_mib": max(views.values())}
 
 
-def _browser_tools():
-    """The server and the Chromium; playwright is no requirement of the app or of benchmarks."""
+def browser_tools(module: str) -> ModuleType:
+    """What needs playwright, which is no requirement of the app or of the other benchmarks."""
     try:
-        return importlib.import_module("tools.screenshots")
+        return importlib.import_module(module)
     except ModuleNotFoundError as missing:
-        print(f"{missing.name} is not installed, so no screen was timed", file=sys.stderr)
+        print(f"{missing.name} is not installed, so no browser was started", file=sys.stderr)
         raise SystemExit(NO_BROWSER) from None
 
 
