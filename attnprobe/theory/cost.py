@@ -2,7 +2,7 @@
 
 Matrix products of one attention layer with width d = d_model and heads of width d/h, a
 multiply–add counted as two operations: the four projections take 8 T d², scores and context
-2 T² d each, whatever h is. The softmax works on h T² numbers.
+2 T² d each, whatever h is (Vaswani et al. 2017, section 3.2.2). The softmax works on h T² numbers.
 """
 
 import time

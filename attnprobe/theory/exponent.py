@@ -26,6 +26,8 @@ def exponent(
 ) -> pd.DataFrame:
     """Scores q·k / d_k^α over α: only α = ½ has a spread that does not depend on d_k.
 
+    From Var(q·k) = d_k (Vaswani et al. 2017, footnote 4): Var(q·k / d_k^α) = d_k^(1 − 2α).
+
     Each draw is one query against `keys` keys with independent standard normal components; the
     standard deviation d_k^(½ − α) is over queries and keys.
 

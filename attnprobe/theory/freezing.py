@@ -2,7 +2,8 @@
 
 One query q attends to n fixed pairs (k_j, v_j) and shall return the value v_t:
 p = softmax(c K q), o = Σ p_j v_j, L = ½‖o − v_t‖², with c = 1/√d_k or 1.
-With u = V (o − v_t): ∂L/∂s = J u = p ∘ (u − p·u), ∂L/∂q = c Kᵀ ∂L/∂s.
+With u = V (o − v_t): ∂L/∂s = J u = p ∘ (u − p·u), ∂L/∂q = c Kᵀ ∂L/∂s. A test of what Vaswani et al.
+2017, section 3.2.1, suspect: that large products leave the softmax without a gradient.
 """
 
 import math

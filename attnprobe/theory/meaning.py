@@ -1,4 +1,8 @@
-"""What attention is: a convex combination, a directed relation, a kernel regression."""
+"""What attention is: a convex combination, a directed relation, a kernel regression.
+
+Attention and its projections as in Vaswani et al. 2017, section 3.2; the regression is that of
+Nadaraya 1964 and Watson 1964, seen in attention by Tsai et al. 2019, "Transformer Dissection".
+"""
 
 import math
 from collections.abc import Sequence

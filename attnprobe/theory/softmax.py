@@ -1,6 +1,7 @@
 """What a factor on the scores does to a softmax and to its Jacobian.
 
-J = diag(p) − ppᵀ is the derivative of softmax, with p = softmax(s). All values are float64.
+J = diag(p) − ppᵀ is the derivative of p = softmax(s) (Bridle 1990); the division by √d_k is that of
+Vaswani et al. 2017, equation 1. All values are float64.
 """
 
 import math
