@@ -145,7 +145,7 @@ def _heads_descents(lab: Lab, rate: float, seed: int) -> None:
                     height=HIGH,
                 ),
                 "{queries} queries of the text, each to return the value of a key drawn with seed "
-                "{seed}, rate {rate}: median and range, drawn from 10⁻¹² on. Every query sees "
+                "{seed}, rate {rate}: median and quartiles, drawn from 10⁻¹² on. Every query sees "
                 "every key; of a long text the first 128. Solved: at least half of the weight on "
                 "the target.",
                 said={"queries": queries}, of_head=True, **settings,
@@ -153,9 +153,9 @@ def _heads_descents(lab: Lab, rate: float, seed: int) -> None:
 
 
 def _medians(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Median and range over the queries of each step; below `DRAWN_FROM` a log axis has no end."""
+    """Median and quartiles over the queries of each step; below `DRAWN_FROM` a log axis has no end."""
     spread = frame.groupby(["division", "step"], sort=False)[name]
-    found = spread.agg(**{name: "median", "low": "min", "high": "max"})
+    found = spread.quantile([0.25, 0.5, 0.75]).unstack().set_axis(["low", name, "high"], axis=1)
     found = found.clip(lower=DRAWN_FROM).reset_index().replace({"division": LEGEND})
     return found.assign(move=found["step"] + 1)
 
