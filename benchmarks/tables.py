@@ -6,20 +6,15 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`; what is around
 A result that is not there leaves its column out.
 """
 
-import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "pruning.md", ROOT / "docs" / "perturbation.md")
-MODELS = {"bert": "bundled:bert", "gpt2": "bundled:gpt2"}
+from benchmarks.cells import Found, result, table
+from benchmarks.study_tables import PERTURBATION, PRUNING, study
 
-Found = Mapping[str, object]
-Cell = Callable[[Found], str]
-Lines = Sequence[tuple[str, Cell]]
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "pruning.md", ROOT / "docs" / "perturbation.md")
 
 
 def main() -> None:
@@ -34,200 +29,6 @@ def filled(text: str) -> str:
         return f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]]()}\n<!-- end -->"
 
     return re.sub(r"<!-- table: (\w+) -->.*?<!-- end -->", fresh, text, flags=re.DOTALL)
-
-
-def result(name: str) -> Found | None:
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def study(name: str, lines: Lines) -> str:
-    """A column for each bundled model, a row for each line."""
-    found = {title: result(f"{name}_{model}") for model, title in MODELS.items()}
-    there = {title: one for title, one in found.items() if one}
-    if not there:
-        return "Not measured on a quiet machine.\n"
-    rows = [[label, *(cell(one) for one in there.values())] for label, cell in lines]
-    return table(["", *there], rows)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def short(value: float) -> str:
-    """Three significant digits, no exponent, a true minus; what has no number never happened."""
-    if math.isnan(value):
-        return "never"
-    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return text.replace("-", "−")
-
-
-def percent(share: float) -> str:
-    return "never" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-def signed(value: float, digits: int = 2) -> str:
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def _both(found: Found, score: str) -> str:
-    names = (f"spearman_{score}_effect", f"spearman_{score}_effect_size")
-    return " / ".join(signed(found[name]).lstrip("+") for name in names)
-
-
-def _kept(found: Found) -> str:
-    each = [said for name, said in found.items() if name.startswith("keep_one_layer_")]
-    return ", ".join(signed(float(re.search(r"([+-][\d.]+) nats", said)[1])) for said in each)
-
-
-def _orders(found: Found, what: str, orders: Sequence[str]) -> str:
-    return ", ".join(
-        f"{order.split(', ')[-1]} {short(found[f'{what}_{order}'])}" for order in orders
-    )
-
-
-def _half(found: Found) -> str:
-    named = _orders(found, "half", ("importance", "importance, normalised", "effect"))
-    low, high = found["half_random_band"].split(" to ")
-    return f"{named}, random {short(float(low))} to {short(float(high))}"
-
-
-def _speedup(found: Found) -> str:
-    return " / ".join(found[f"cut_speedup_batch_{n}"].split(" ")[0] for n in (1, 4, 16))
-
-
-ORDERS = ("importance", "effect", "re-scored", "random", "reverse")
-PRUNING: Lines = (
-    (
-        "texts, scoring / evaluation",
-        lambda f: f"{f['scoring_texts']} / {f['evaluation_texts']}",
-    ),
-    ("heads", lambda f: str(f["heads"])),
-    ("metric, unpruned", lambda f: f"{f['metric']} {short(f['metric_evaluation'])}"),
-    (
-        "heads whose removal surely raises / lowers the loss (interval without 0)",
-        lambda f: f"{f['certain_worse']} / {f['certain_better']}",
-    ),
-    (
-        "largest single-head effect",
-        lambda f: f"{f['largest_effect']}, {signed(f['largest_effect_nats'], 3)} nats",
-    ),
-    ("Spearman ρ of importance with effect / size of effect", lambda f: _both(f, "importance")),
-    ("the same, ℓ2-normalised per layer", lambda f: _both(f, "importance_l2")),
-    (
-        "transfer of effects between the halves, Pearson / Spearman",
-        lambda f: f"{f['transfer_pearson']:.2f} / {f['transfer_spearman']:.2f}",
-    ),
-    ("one head kept in a layer, change of loss, by layer (nats)", _kept),
-    (
-        "share of heads gone when the metric has lost a tenth",
-        lambda f: _orders(f, "fall", ORDERS),
-    ),
-    ("metric with half of the heads gone", _half),
-    (
-        "half cut out: parameters / multiply–adds saved (64 tokens)",
-        lambda f: f"{percent(f['cut_parameters_saved'])} / {percent(f['cut_multiply_adds_saved'])}",
-    ),
-    (
-        "cut against masked, largest difference",
-        lambda f: f"{f['cut_equality']:.1e}" if f["cut_equality"] else "0",
-    ),
-    ("speed-up at batch 1 / 4 / 16", _speedup),
-    ("ceiling by arithmetic", lambda f: f"{f['cut_ceiling_T64']:.2f}"),
-)
-
-
-EDITS = {
-    "permutation": "permuted",
-    "zero": "ablated",
-    "uniform": "uniform",
-    "mean": "mean of other texts",
-    "frozen": "another text's",
-    "first token": "all on the first token",
-}
-
-
-def _tvd(found: Found, which: str) -> str:
-    return ", ".join(f"{said} {short(found[which][edit])}" for edit, said in EDITS.items())
-
-
-def _bins(found: Found) -> str:
-    bins = found["tvd_median_by_peak_bin"]
-    return ", ".join(f"{name}: {short(median)} (n = {n})" for name, (median, n) in bins.items())
-
-
-def _quartiles(values: Sequence[float]) -> str:
-    return " / ".join(map(short, values))
-
-
-def _spearman(found: Found) -> str:
-    names = {"permutation": "permutation TVD", "uniform": "uniform TVD", "relative_jsd": "JSD / φ"}
-    return ", ".join(
-        f"{said} {signed(found['spearman_with_ablation'][name])}" for name, said in names.items()
-    )
-
-
-def _tau(found: Found, attention: str) -> str:
-    pairs = [row for row in found["agreement"] if row["attention"] == attention]
-    return ", ".join(
-        f"{row['importance'].replace(' × input', '')} {signed(row['tau'])}"
-        for row in pairs
-        if not row["importance"].endswith("token deleted")
-    )
-
-
-def _yardstick(found: Found) -> str:
-    pairs = [row for row in found["agreement"] if row["yardstick"]]
-    return ", ".join(
-        f"{row['attention'].replace(' × input', '')} with {row['importance'].split(', ')[1]} "
-        f"{signed(row['tau'])}"
-        for row in pairs
-    )
-
-
-def _erased(found: Found) -> str:
-    return ", ".join(
-        f"{order} {percent(found['erasure'][order]['median_share_of_flipped'])}"
-        for order in ("attention", "norm", "gradient", "chance")
-    )
-
-
-PERTURBATION: Lines = (
-    ("read-out", lambda f: f["readout"]),
-    ("N texts, median tokens", lambda f: f"{f['texts']}, {short(f['tokens_median'])}"),
-    ("heads", lambda f: str(f["heads"])),
-    ("TVD of the output, median over heads", lambda f: _tvd(f, "tvd_median_over_heads")),
-    ("TVD of the output, largest head", lambda f: _tvd(f, "tvd_largest_head")),
-    ("permutation TVD by the rows' peak, median (text × head)", _bins),
-    (
-        "permutation TVD over ablation TVD, quartiles over heads",
-        lambda f: _quartiles(f["ratio_quartiles"]),
-    ),
-    (
-        "heads whose ablation moves the output (TVD ≥ 0.01)",
-        lambda f: f"{f['heads_that_matter']} of {f['heads']}",
-    ),
-    (
-        "of these, ratio below ½ / above 1",
-        lambda f: f"{f['of_these_ratio_below_half']} / {f['of_these_ratio_above_1']}",
-    ),
-    ("decisions flipped by a permutation of one head", lambda f: percent(f["flip_share"])),
-    (
-        "adversary, TVD ≤ 0.01: JSD / φ, quartiles over heads",
-        lambda f: (
-            f"{_quartiles(f['adversary']['relative_jsd_quartiles'])} "
-            f"(N = {f['adversary']['texts']} text{'s' * (f['adversary']['texts'] > 1)})"
-        ),
-    ),
-    ("Spearman ρ over heads with ablation TVD", _spearman),
-    ("Kendall's τ-b, read-out row with", lambda f: _tau(f, "read-out row")),
-    ("Kendall's τ-b, rollout with", lambda f: _tau(f, "rollout")),
-    ("the yardstick: τ-b of", _yardstick),
-    ("spread of τ-b by chance, one text (sd)", lambda f: short(f["tau_null_sd"])),
-    ("keys erased in all layers where the decision flips, median", _erased),
-)
 
 
 def speed() -> str:
@@ -260,6 +61,8 @@ LENGTHS = (128, 512, 1024)
 LONG = (4096, 8192, 16384, 32768)
 SHORT = (64, 128, 256, 512)
 MEMORY = ("extra_mib", "sdpa_extra_mib")
+VIEWS = (64, 256, 512, 1024)
+WARM = ("atlas", "overview_head_change", "scale_slider")
 SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     (
         "capture",
@@ -336,11 +139,61 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     ),
     (
         "perturbation",
-        "permutations of single heads over full passes, 32 tokens",
+        "100 permutations of each of 144 heads over full passes, 32 tokens, one thread",
         lambda f: f"{f['speedup_over_full_passes_T32']:.1f} ×",
         "5",
     ),
+    (
+        "screen",
+        "click to drawn in Chromium: another colour of the atlas / another head / one step of the "
+        "scale, ms; of these processor time of server + browser",
+        lambda f: _drawn(f, WARM),
+        "≤ 300",
+    ),
+    (
+        "screen",
+        "token map of another head, 64 / 256 / 512 / 1,024 tokens: ms; processor time",
+        lambda f: _drawn(f, [f"token_map_T{n}" for n in VIEWS]),
+        "≤ 300",
+    ),
+    (
+        "screen",
+        "the most that one view sends; the page's program, once: MiB",
+        lambda f: f"{f['largest_view_mib']:.2f}; {f['program_mib']:.1f}",
+        "≤ 2",
+    ),
+    (
+        "screen",
+        "first visit to a server just started; a new browser's first visit to a warm one: s",
+        lambda f: " / ".join(f"{f[f'{name}_visit_ms'] / 1000:.1f}" for name in ("first", "second")),
+        "",
+    ),
+    (
+        "soak",
+        "8 threads and 4 tabs for two minutes: results unlike their serial twins",
+        lambda f: (
+            f"{f['thread_results_unlike_serial']} of {f['thread_results']}; on the screen "
+            f"{f['tab_results_unlike_serial']} of {f['tab_results']}"
+        ),
+        "0",
+    ),
+    (
+        "soak",
+        "growth of resident memory over 200 runs, KiB a run",
+        lambda f: f"{f['kib_per_run']:.2f}",
+        "0",
+    ),
 )
+
+
+def _drawn(found: Found, acts: Sequence[str]) -> str:
+    """Medians from click to drawn, and the processor time of server and browser."""
+    drawn = " / ".join(f"{found[f'{act}_ms']:.0f}" for act in acts)
+    used = " / ".join(
+        f"{found[f'{act}_server_cpu_ms']:.0f} + {found[f'{act}_browser_cpu_ms']:.0f}"
+        for act in acts
+    )
+    return f"{drawn}; {used}"
 
 
 def pruning_speed() -> str:
@@ -362,13 +215,11 @@ def perturbation_speed() -> str:
     found = result("perturbation")
     if found is None:
         return "Not measured on a quiet machine.\n"
-    head = ["heads × permutations", "full passes", "one batch", "attnprobe", "over full passes",
-            "over one batch"]  # fmt: skip
-    ways = ("full_passes", "one_batch", "ours")
+    head = ["heads × permutations", "full passes", "attnprobe", "over full passes"]
     row = [
         f"{found['heads']} × {found['permutations']}",
-        *(f"{found[f'{way}_s_T32']:.1f} s" for way in ways),
-        *(f"{found[f'speedup_over_{way}_T32']:.1f} ×" for way in ways[:2]),
+        *(f"{found[f'{way}_s_T32']:,.0f} s" for way in ("full_passes", "ours")),
+        f"{found['speedup_over_full_passes_T32']:.1f} ×",
     ]
     return table(head, [row])
 
