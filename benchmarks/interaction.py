@@ -1,173 +1,207 @@
-"""Server time of what a person does on pages 2 to 4 without a forward pass, beside one.
+"""Server time of what a person does on pages 1 to 4 without a forward pass.
 
-An act is what the page does for it: numbers, and the charts as Vega-Lite. `once` acts are what a
-section computes when it is first opened on a text; the others come with every move of a slider,
-every switch and every change of head.
+A move is the whole of what the server does for it: the page's script runs again, numbers are
+computed, figures are written as Vega-Lite and packed for the browser. It is run without a browser
+(streamlit's AppTest), whose own reading of the answer is in the figure too. `first` is a section
+opened on a text that the process has not seen: the passes, the certificate and the rest.
+
+Each move is made several times to another place each time, so nothing is answered from what was
+kept of the very same place. Wall time and this process's processor time: a busy machine stretches
+the first much more.
 """
 
+import logging
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
-import pandas as pd
-import torch
+from streamlit.testing.v1 import AppTest
 
 import attnprobe as ap
-from attnprobe import figures
-from attnprobe.analyses import saturation, scaling, sinks
-from attnprobe.metrics import METRICS, Quantity
-from attnprobe.scratch.head import properties, slack
+from benchmarks.turns import Noted
 
-HELP = "server time of slider moves, switches and head changes, as a ratio to one forward pass"
-ROUNDS = 3
-ONCE = ("once_spread", "once_causes", "once_asymmetry", "once_rows", "once_sinks")
-LOGIT = Quantity("logit", "logit")
-FACTOR = Quantity("factor", "factor on the scale", scale="log")
-QUERY = Quantity("query", "query", format="d")
-ENTRY = Quantity("entry", "∂p/∂s", kind="diverging")
-SUMMAND = Quantity("summand", "q_c · k_c", kind="diverging")
+HELP = "server time of slider moves, switches and head changes on pages 1 to 4"
+PAGES = Path(__file__).parents[1] / "pages"
+SECONDS = 600.0
 
-Act = Callable[[], object]
+Act = Callable[[AppTest, int], AppTest]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of one page, and what is done there: name to an act, given how often before."""
+
+    page: str
+    part: str
+    moves: Mapping[str, Act]
+
+    @property
+    def name(self) -> str:
+        return self.part or "inspector"
+
+    @property
+    def title(self) -> str:
+        return self.page.split("_", 1)[1].removesuffix(".py").replace("_", " ")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", default="bundled:bert")
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512])
+    parser.add_argument("--rounds", type=int, default=3)
 
 
 def measure(args: Namespace) -> Mapping[str, object]:
-    loaded = ap.load(args.model, device="cpu")
-    found: dict[str, object] = {"model": args.model}
+    logging.getLogger("streamlit").setLevel(logging.ERROR)
+    found = Noted()
+    found.add({"model": args.model, "rounds": args.rounds})
+    reader = ap.load(args.model, device="cpu").reader
     for tokens in args.tokens:
-        found |= _at(loaded, tokens)
+        length = tokens - len(reader.prefix) - len(reader.suffix)
+        found.add(_at(args.model, " cat" * length, tokens, args.rounds))
     return found
 
 
-def _at(loaded: ap.LoadedModel, tokens: int) -> dict[str, float | str]:
-    """Medians in milliseconds, taken in turn, ratios to the forward pass, and the slowest act."""
-    length = min(tokens, loaded.max_tokens) - len(loaded.reader.prefix) - len(loaded.reader.suffix)
-    trace = ap.trace(loaded, " cat" * length)
-    acts = {"forward": lambda: _forward(loaded, trace)} | _acts(loaded, trace)
-    times: dict[str, list[float]] = {name: [] for name in acts}
-    for _ in range(ROUNDS):
-        for name, act in acts.items():
-            times[name].append(_milliseconds(act))
-    medians = {name: median(values) for name, values in times.items()}
-    moves = {n: v for n, v in medians.items() if n != "forward" and n not in ONCE}
-    slowest = max(moves, key=moves.__getitem__)
-    rows = {f"{name}_ms_T{tokens}": value for name, value in medians.items()}
-    ratios = {
-        f"{name}_ratio_to_forward_T{tokens}": value / medians["forward"]
-        for name, value in medians.items()
-        if name != "forward"
-    }
-    worst = {f"slowest_move_T{tokens}": slowest, f"slowest_move_ms_T{tokens}": moves[slowest]}
-    return rows | ratios | worst
-
-
-def _acts(loaded: ap.LoadedModel, trace: ap.Trace) -> dict[str, Act]:
-    return _on_scaling(loaded, trace) | _on_scratch(trace) | _on_jacobian(trace)
-
-
-def _on_scaling(loaded: ap.LoadedModel, trace: ap.Trace) -> dict[str, Act]:
-    curve = scaling.what_if(trace, 1, 1)
-    last = len(trace.tokens) - 1
-
-    def slider() -> object:
-        frame = scaling.what_if_rows(trace, 1, 1, 4.0).assign(run=lambda t: t["factor"].map(str))
-        rows = figures.curves(frame, QUERY, METRICS["peak"], by="run")
-        return _drawn(_curve(curve, "peak"), _curve(curve, "entropy"), rows)
-
-    def pair() -> object:
-        frame = scaling.summands(loaded, trace, 1, 1, last, 0).assign(
-            name=lambda t: t["component"].map("c = {}".format), order=lambda t: range(len(t))
-        )
-        running = figures.curves(frame, Quantity("order", "taken"), Quantity("cumulative", "sum"))
-        return _drawn(figures.bars(frame, SUMMAND, "name"), running)
-
-    return {
-        "scale_slider": slider,
-        "scale_head_change": lambda: _drawn(_curve(scaling.what_if(trace, 1, 1), "peak")),
-        "histogram_head_change": lambda: _histogram(scaling.histogram(trace, 1, 1)),
-        "histogram_of_layer": lambda: _histogram(scaling.histogram(trace, 1)),
-        "boxes_of_layer": lambda: scaling.spread(trace, 1),
-        "pair_change": pair,
-        "once_spread": lambda: scaling.spread(trace),
-        "once_causes": lambda: scaling.causes(trace),
-        "once_asymmetry": lambda: scaling.asymmetry(trace),
+def _at(model: str, text: str, tokens: int, rounds: int) -> dict[str, float | str]:
+    """Medians in milliseconds of every move, and the slowest of them."""
+    figures: dict[str, float | str] = {}
+    moves: dict[str, tuple[float, float]] = {}
+    for section in SECTIONS:
+        app, first, _ = _timed(lambda section=section: _opened(section, model, text))
+        figures[f"{section.name}_first_ms_T{tokens}"] = first
+        for name, act in section.moves.items():
+            moves[f"{section.name}_{name}"] = _moved(app, act, rounds)
+    for name, (wall, processor) in moves.items():
+        figures |= {f"{name}_ms_T{tokens}": wall, f"{name}_cpu_ms_T{tokens}": processor}
+    slowest = max(moves, key=lambda name: moves[name][1])
+    return figures | {
+        f"slowest_move_T{tokens}": slowest,
+        f"slowest_move_ms_T{tokens}": moves[slowest][0],
+        f"slowest_move_cpu_ms_T{tokens}": moves[slowest][1],
+        f"median_move_cpu_ms_T{tokens}": median(processor for _, processor in moves.values()),
     }
 
 
-def _on_scratch(trace: ap.Trace) -> dict[str, Act]:
-    return {
-        "facts_head_change": lambda: (properties(trace, 1, 1), slack(trace, 1, 1)),
-        "weights_head_change": lambda: _map(trace.weights(1, 1), trace.tokens.display, "weight"),
-    }
+def _opened(section: Section, model: str, text: str) -> AppTest:
+    app = AppTest.from_file(str(PAGES / section.page), default_timeout=SECONDS)
+    place = {"model": model, "layer": "1", "head": "0"}
+    for name, value in (place | ({"part": section.part} if section.part else {})).items():
+        app.query_params[name] = value
+    app.session_state["typed"] = text
+    return _whole(app.run())
 
 
-def _on_jacobian(trace: ap.Trace) -> dict[str, Act]:
-    rows = saturation.rows(trace)
-    shown = rows.iloc[:: max(1, len(rows) // 2000)]
-    limits = saturation.bounds("jacobian_frobenius")
-    last = len(trace.tokens) - 1
-
-    def threshold() -> object:
-        table = ap.head_table(trace, saturated_from=0.7)
-        return _drawn(figures.head_map(table, "saturated"), _profile(rows))
-
-    def one_row() -> object:
-        return _map(saturation.jacobian(trace, 1, 1, last), trace.tokens.display, ENTRY)
-
-    def norm() -> object:
-        return _drawn(figures.scatter(shown, "peak", "jacobian_frobenius", bounds=limits))
-
-    def renormalise() -> object:
-        frame = sinks.without_special(trace, renormalised=True)
-        return _drawn(figures.head_map(frame, "entropy"))
-
-    return {
-        "threshold_slider": threshold,
-        "norm_change": norm,
-        "jacobian_row_change": one_row,
-        "renormalise_switch": renormalise,
-        "once_rows": lambda: saturation.rows(trace),
-        "once_sinks": lambda: sinks.shares(trace),
-    }
+def _whole(app: AppTest) -> AppTest:
+    """The page, if it has no error on it: a message is drawn faster than figures are."""
+    wrong = [*app.exception, *app.error]
+    if wrong:
+        raise SystemExit(f"the page shows an error: {wrong[0].value}")
+    return app
 
 
-def _profile(rows: pd.DataFrame):
-    mine = rows[(rows["layer"] == 1) & (rows["head"] == 1)]
-    long = mine.melt("query", ["peak", "normalised_entropy", "jacobian_frobenius"])
-    return figures.curves(long, QUERY, Quantity("value", "value"), by="variable")
+def _moved(app: AppTest, act: Act, rounds: int) -> tuple[float, float]:
+    """Medians of wall and processor time, after one move that does not count."""
+    times = [_timed(lambda i=i: _whole(act(app, i)))[1:] for i in range(rounds + 1)][1:]
+    return median(wall for wall, _ in times), median(processor for _, processor in times)
 
 
-def _curve(curve: pd.DataFrame, name: str):
-    return figures.curves(curve, FACTOR, METRICS[name])
+def _timed(act: Callable[[], AppTest]) -> tuple[AppTest, float, float]:
+    wall, processor = time.perf_counter(), time.process_time()
+    app = act()
+    spent = time.perf_counter() - wall, time.process_time() - processor
+    return app, 1000 * spent[0], 1000 * spent[1]
 
 
-def _histogram(frame: pd.DataFrame) -> object:
-    shown = frame.rename(columns={"left": "logit"})
-    density = Quantity("density", "density")
-    return _drawn(figures.histogram(shown, LOGIT, by="kind", share=density))
+def _head(title: str) -> Act:
+    return lambda app, i: app.number_input(key=f"head:{title}").set_value(i + 1).run()
 
 
-def _map(values: torch.Tensor, tokens, quantity: str | Quantity) -> object:
-    name = quantity if isinstance(quantity, str) else quantity.name
-    frame = figures.matrix_frame(values.double().cpu().numpy(), tokens, name)
-    return _drawn(figures.token_map(frame, quantity))
+def _words(key: str, words: Sequence[str]) -> Act:
+    """Another of the words that stand side by side."""
+
+    def act(app: AppTest, i: int) -> AppTest:
+        buttons = next(each for each in app.get("button_group") if each.key == key)
+        return buttons.set_value(words[(i + 1) % len(words)]).run()
+
+    return act
 
 
-def _drawn(*charts) -> list[dict]:
-    return [chart.to_dict(validate=False) for chart in charts]
+def _slide(kind: str, key: str, values: Sequence[float]) -> Act:
+    return lambda app, i: getattr(app, kind)(key=key).set_value(values[i % len(values)]).run()
 
 
-@torch.no_grad()
-def _forward(loaded: ap.LoadedModel, trace: ap.Trace) -> None:
-    loaded.forward(loaded.batch(trace.tokens))
+def _box(label: str) -> Act:
+    """Another line of a selectbox."""
+
+    def act(app: AppTest, i: int) -> AppTest:
+        box = next(each for each in app.selectbox if each.label == label)
+        return box.select_index((i + 1) % len(box.options)).run()
+
+    return act
 
 
-def _milliseconds(act: Act) -> float:
-    start = time.perf_counter()
-    act()
-    return 1000 * (time.perf_counter() - start)
+def _switch(key: str) -> Act:
+    return lambda app, i: app.toggle(key=key).set_value(i % 2 == 0).run()
+
+
+_SCALING, _SCRATCH = "2_Logits_and_scaling.py", "3_From_scratch.py"
+_JACOBIAN = "4_Saturation_and_Jacobian.py"
+_NORMS = ("jacobian_frobenius", "jacobian_spectral", "jacobian_max", "jacobian_trace")
+
+
+def _sections() -> tuple[Section, ...]:
+    inspector = Section("1_Head_inspector.py", "", {})
+    scaling, scratch, jacobian = (
+        _head(Section(page, "", {}).title) for page in (_SCALING, _SCRATCH, _JACOBIAN)
+    )
+    factors = (2.0, 4.0, 0.5, 8.0)
+    return (
+        Section(
+            inspector.page,
+            "",
+            {
+                "head": _head(inspector.title),
+                "kind": _words("view:widget", ("weights", "raw logits", "scaled logits")),
+            },
+        ),
+        Section(
+            _SCALING,
+            "spread",
+            {"head": scaling, "scope": _words("scaling_histogram", ("this head", "this layer"))},
+        ),
+        Section(
+            _SCALING,
+            "captured",
+            {"slider": _slide("select_slider", "scaling:factor", factors), "head": scaling},
+        ),
+        Section(_SCALING, "pairs", {"head": scaling, "query": _box("Query")}),
+        Section(_SCRATCH, "certificate", {"head": scratch}),
+        Section(_SCRATCH, "faults", {"head": scratch}),
+        Section(
+            _SCRATCH,
+            "steps",
+            {"head": scratch, "step": _words("scratch_step", ("Q", "QKᵀ", "softmax", "W_O"))},
+        ),
+        Section(_SCRATCH, "facts", {"head": scratch}),
+        Section(
+            _JACOBIAN,
+            "heads",
+            {
+                "threshold": _slide("slider", "jacobian:threshold", (0.5, 0.6, 0.7, 0.8)),
+                "head": jacobian,
+            },
+        ),
+        Section(_JACOBIAN, "bounds", {"norm": _words("jacobian_norm", _NORMS), "head": jacobian}),
+        Section(_JACOBIAN, "row", {"query": _box("Query"), "head": jacobian}),
+        Section(
+            _JACOBIAN,
+            "gradient",
+            {"norm": _words("gradient_norm", _NORMS[:2][::-1]), "head": jacobian},
+        ),
+        Section(_JACOBIAN, "sinks", {"renormalised": _switch("sinks:renormalised")}),
+    )
+
+
+SECTIONS = _sections()

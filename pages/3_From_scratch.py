@@ -3,7 +3,7 @@
 import streamlit as st
 
 from attnprobe import ui
-from attnprobe.ui import scratch
+from attnprobe.ui import scratch, steps
 
 SECTIONS = {
     "certificate": "Certificate",
@@ -30,4 +30,4 @@ with ui.page("From scratch", question="Is what I see what the model computes?") 
     elif section == "faults":
         scratch.faults(view, trace)
     else:
-        scratch.steps(view)
+        steps.steps(view)

@@ -17,7 +17,10 @@ NEEDS_TWO_TOKENS = {"model", "gradient"}
 
 def opened(page: str, section: str, model, text: str) -> AppTest:
     app = AppTest.from_file(str(PAGES / page), default_timeout=120)
-    for name, value in {"model": str(model), "part": section, "layer": "1", "head": "1"}.items():
+    asked = {"model": str(model), "layer": "1", "head": "1"} | (
+        {"part": section} if section else {}
+    )
+    for name, value in asked.items():
         app.query_params[name] = value
     app.session_state["typed"] = text
     return app.run()
@@ -150,3 +153,40 @@ def test_the_threshold_of_saturation_is_printed(tiny_folder):
     app.slider(key="jacobian:threshold").set_value(0.5).run()
     assert not app.exception
     assert any("peak ≥ 0.500" in caption.value for caption in app.caption)
+
+
+@pytest.mark.parametrize("model", list(BUNDLED))
+def test_the_inspector_of_a_bundled_model_draws_from_one_token_to_its_limit(model):
+    for text in BUNDLED[model]:
+        app = opened("1_Head_inspector.py", "", model, text)
+        assert not app.exception
+        assert not app.error
+        told = [caption.value for caption in app.caption]
+        alone = model == "bundled:gpt2" and text == "a"
+        assert any("No row counts" in each for each in told) == alone
+
+
+def test_the_inspector_says_why_fewer_rows_count_than_there_are_tokens(tiny_folder):
+    app = opened("1_Head_inspector.py", "", tiny_folder("gpt2"), "abcdef")
+    told = [caption.value for caption in app.caption]
+    n = int(next(each for each in told if "of at most" in each).split()[0])
+    assert any(f"{n - 1} rows of {n}: the first token sees only itself" in each for each in told)
+
+
+def test_another_head_of_the_same_layer_is_taken_apart_without_a_forward_pass(
+    tiny_folder, monkeypatch
+):
+    app = opened("3_From_scratch.py", "steps", tiny_folder("bert"), "the cat sat")
+
+    def forbidden(*args, **options):
+        raise RuntimeError("a forward pass")
+
+    monkeypatch.setattr("attnprobe.loaded.LoadedModel.hidden", forbidden)
+    app.number_input(key="head:From scratch").set_value(2).run()
+    assert not app.exception
+    assert charts(app) == 1
+
+
+def test_the_page_says_of_the_certificate_what_the_sidebar_says(tiny_folder):
+    app = opened("3_From_scratch.py", "certificate", tiny_folder("bert"), "the cat sat")
+    assert any("**Certificate holds**] in all" in each.value for each in app.markdown)

@@ -497,3 +497,16 @@ def test_fitted_limits_leave_one_in_a_hundred_outside_and_keep_a_defined_zero():
     assert (np.abs(logits) > high).sum() == 10
     assert fitted(np.full(4, np.nan), METRICS["weight"]) is None
     assert fitted(np.ones(4), Quantity("logit", "logit")) is None
+
+
+@pytest.mark.parametrize(("tall", "wide"), [(7, 5), (130, 33), (1030, 65)])
+def test_a_tensor_by_components_is_as_wide_as_it_is_worth_and_none_of_it_is_lost(tall, wide):
+    values = np.random.default_rng(0).normal(size=(tall, wide))
+    spec = figures.component_map(values, Quantity("entry", "entry", kind="diverging")).to_dict()
+    assert 130 <= spec["width"] <= 512
+    assert 130 <= spec["height"] <= 520
+    frame = figures.component_frame(values, "entry")
+    assert len(frame) == tall * wide
+    assert frame.query("position == 3 and component == 2")["entry"].item() == values[3, 2]
+    pooled = "largest magnitude of 3 × 1 cells" in figures.component_note(values.shape)
+    assert pooled == (tall > 512)

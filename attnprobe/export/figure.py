@@ -11,6 +11,7 @@ import pandas as pd
 from altair.utils.schemapi import debug_mode
 
 from attnprobe.figures import Mode, safe_label
+from attnprobe.figures.values import rows_apart
 
 Format = Literal["svg", "pdf", "png", "csv"]
 FORMATS: tuple[Format, ...] = ("svg", "pdf", "png", "csv")
@@ -90,10 +91,11 @@ class Figure:
         """The chart as Vega-Lite, for a screen.
 
         altair would check every part of it against the schema, at every step: three quarters of the
-        time. Tests do that once.
+        time. Tests do that once. Rows are frames under `datasets`.
         """
-        with debug_mode(False):
-            return self.chart(mode).to_dict(validate=False)
+        with debug_mode(False), rows_apart() as frames:
+            spec = self.chart(mode).to_dict(validate=False)
+        return spec | {"datasets": spec.get("datasets", {}) | frames}
 
 
 def file_name(figure: Figure, format: Format) -> str:

@@ -9,6 +9,7 @@ What there is, by what you have:
 - a small picture per head: `thumbnails`
 - queries × keys of one head: `matrix_frame` then `token_map`; with row statistics: `head_view`;
   only some of its cells: `cells_frame`
+- positions × components of one head: `component_map`
 - one query's row: `row_bars`; a number per query: `row_profile`
 - who looks at whom: `strongest` then `token_lines`
 - many values of a number: `bin_shares` then `histogram`; per group: `five_numbers` then `boxes`
@@ -23,6 +24,7 @@ Clicks come back as a selection named "cell". Labels are cleaned by `safe_label`
 from attnprobe.figures.atlas import head_map, thumbnails
 from attnprobe.figures.bars import bars
 from attnprobe.figures.colour import Limits, fitted
+from attnprobe.figures.components import component_frame, component_map, component_note
 from attnprobe.figures.curves import curves
 from attnprobe.figures.distributions import (
     bin_shares,
@@ -47,6 +49,9 @@ __all__ = [
     "bin_shares",
     "boxes",
     "cells_frame",
+    "component_frame",
+    "component_map",
+    "component_note",
     "curves",
     "fig_config",
     "fitted",

@@ -45,7 +45,7 @@ def head_map(
     step = cell_size(max(holes.shape), size)
     bar = colour_bar(scale, wide * step, hatched=bool(holes.any()))
     layers = [
-        _cells(frame, scale, axes, holes.shape, bar),
+        cells(frame, scale, axes, holes.shape, bar),
         *hatching(holes, step, mode, "undefined", below=46),
         *dots([((b + 0.5) * step, (a + 0.5) * step) for a, b in marked], mode),
         *(_around(selected, step, mode) if selected else []),
@@ -98,13 +98,14 @@ def thumbnails(
     )
 
 
-def _cells(
+def cells(
     frame: pd.DataFrame,
     scale: ColourScale,
     axes: tuple[str, str],
     shape: tuple[int, ...],
     bar: alt.Legend,
 ) -> alt.Chart:
+    """Rectangles of two whole-numbered `axes`, downwards and to the right; a click selects one."""
     rows, columns = axes
     tall, wide = shape
     q = scale.quantity

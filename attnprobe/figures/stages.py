@@ -1,5 +1,7 @@
 """The certificate as a picture: stages across, layers down, error against what is allowed."""
 
+import math
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -31,8 +33,8 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
     rows = [*([WHOLE] if WHOLE in places else []), *layers]
     stages = list(dict.fromkeys(frame["stage"]))
     data = inline(
-        frame.assign(layer=frame["place"]),
-        ["place", "stage", "log_ratio", "max_abs_error", "tolerance", "ok"],
+        frame.assign(exactly=list(map(_exactly, frame["max_abs_error"], frame["tolerance"]))),
+        ["place", "stage", "log_ratio", "exactly", "max_abs_error", "tolerance", "ok"],
     )
     base = alt.Chart(data).encode(
         x=alt.X(
@@ -47,7 +49,7 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
             alt.Tooltip("stage:N"),
             alt.Tooltip("max_abs_error:Q", title="largest error", format=".3e"),
             alt.Tooltip("tolerance:Q", title="allowed", format=".3e"),
-            alt.Tooltip("log_ratio:Q", title="log10(error / allowed)", format=".2f"),
+            alt.Tooltip("exactly:N", title="log10(error / allowed)"),
         ],
     )  # fmt: skip
     colour = alt.Color(
@@ -56,12 +58,13 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
         scale=alt.Scale(
             domain=[-_LIMIT, 0, _LIMIT], range=_RANGE[mode], clamp=True, interpolate="rgb"
         ),
-        legend=alt.Legend(orient="bottom", gradientLength=220),
+        legend=alt.Legend(
+            orient="bottom", gradientLength=220, values=[-_LIMIT, -2, 0, 2, _LIMIT], labelExpr=_ENDS
+        ),
     )
     cells = base.mark_rect(stroke=c.page, strokeWidth=2).encode(color=colour)
-    failed = data["values"]
     crosses = (
-        alt.Chart({"values": [row for row in failed if not row["ok"]]})
+        alt.Chart(inline(frame[~frame["ok"].astype(bool)], ["place", "stage", "ok"]))
         .mark_text(text="✕", fontWeight=700, color=c.halo)
         .encode(x=alt.X("stage:N", sort=stages), y=alt.Y("place:N", sort=rows))
     )
@@ -74,4 +77,15 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
     )
 
 
+def _exactly(error: float, allowed: float) -> str:
+    """log10(error / allowed), which has no number where the error is exactly 0."""
+    if error == 0:
+        return "no error at all"
+    return f"{math.log10(error / allowed):.2f}" if allowed > 0 else "nothing is allowed"
+
+
+_ENDS = (
+    f"datum.value <= -{_LIMIT} ? '≤ −{_LIMIT}' : datum.value >= {_LIMIT} ? '≥ {_LIMIT}' : "
+    "replace(datum.label, '-', '−')"
+)
 _RANGE = {"light": ["#2166ac", "#f2f4f6", "#b2182b"], "dark": ["#4393c3", "#2b333c", "#d6604d"]}

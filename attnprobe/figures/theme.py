@@ -215,7 +215,7 @@ def themed(
     dense: bool = False,
     elastic: bool = False,
 ) -> alt.TopLevelMixin:
-    """Gives `chart` the look of `mode` and its text alternative; `dense` ones are drawn on a canvas.
+    """Gives `chart` the look of `mode` and its text alternative; `dense` ones go on a canvas.
 
     An `elastic` chart has no square cells: its width includes the axes, and a page may stretch it
     to its card. A themed chart is finished: compose first, theme last. It is `chart` itself: altair

@@ -1,6 +1,9 @@
 """Frames as chart data: native numbers of six digits, no value that JSON does not know."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,36 @@ def inline(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     kept = pd.DataFrame({name: native(column(frame, name)) for name in wanted})
     numeric = kept.select_dtypes("number").columns
     defined = np.isfinite(kept[numeric].to_numpy(dtype=float)).all(axis=1)
-    return {"values": tuple(kept[defined].to_dict("records"))}
+    rows, apart = kept[defined], _APART.get()
+    if apart is None:
+        return {"values": tuple(rows.to_dict("records"))}
+    name = _name_of(rows)
+    apart[name] = rows.reset_index(drop=True)
+    return {"name": name}
+
+
+_APART: ContextVar[dict[str, pd.DataFrame] | None] = ContextVar("apart", default=None)
+
+
+@contextmanager
+def rows_apart() -> Iterator[dict[str, pd.DataFrame]]:
+    """Within, `inline` lays rows into the yielded dict, and a chart only names them.
+
+    For a screen, to which whole columns go faster than written rows. The name is a digest of the
+    rows, so that other rows are another figure to the browser.
+    """
+    frames: dict[str, pd.DataFrame] = {}
+    token = _APART.set(frames)
+    try:
+        yield frames
+    finally:
+        _APART.reset(token)
+
+
+def _name_of(rows: pd.DataFrame) -> str:
+    seen = hashlib.sha256(repr(list(rows.columns)).encode("utf-8", "surrogatepass"))
+    seen.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+    return f"rows-{seen.hexdigest()}"
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series:

@@ -34,15 +34,34 @@ class HeadSteps:
     output: Float[Tensor, "position d_model"]
 
 
+def layer_input(
+    loaded: LoadedModel, tokens: Tokens, layer: int
+) -> Float[Tensor, "position d_model"]:
+    """What the model itself hands to a layer; one forward pass."""
+    kept: list[Tensor] = []
+    with torch.no_grad(), capture.watching(keep=kept):
+        loaded.hidden(loaded.batch(tokens))
+    return kept[layer][0]
+
+
 def head_steps(
     loaded: LoadedModel, tokens: Tokens, layer: int, head: int, faults: Iterable[str] = ()
 ) -> HeadSteps:
     """One head of the from-scratch twin on a text, with faults if asked for."""
-    kept: list[Tensor] = []
-    with torch.no_grad(), capture.watching(keep=kept):
-        loaded.hidden(loaded.batch(tokens))
+    return steps_from(loaded, layer_input(loaded, tokens, layer), layer, head, faults)
+
+
+def steps_from(
+    loaded: LoadedModel,
+    hidden: Float[Tensor, "position d_model"],
+    layer: int,
+    head: int,
+    faults: Iterable[str] = (),
+) -> HeadSteps:
+    """`head_steps` where the layer's input is known already."""
+    with torch.no_grad():
         twin = twin_of(loaded, faults=faults).layer(layer)
-        query, key, value = twin.query_key_value(kept[layer][0])
+        query, key, value = twin.query_key_value(hidden)
         one = slice(head, head + 1)
         found = twin.attend(query[one], key[one], value[one])
         alone = torch.zeros_like(value)

@@ -104,11 +104,13 @@ def _starved(heads: pd.DataFrame) -> str:
 def _map(view: View, heads: pd.DataFrame, name: str, made: Provenance) -> dict | None:
     q = MAPS[name]
     shown = heads if name == "ratio" else heads.assign(**{name: heads[name].where(heads[name] > 0)})
+    most = float(heads["ratio"].max())
+    limits = (0.0, most) if name == "ratio" and most > 0 else None
     over = " Norms over all rows of a head." if name == "ratio" else " Colours by the logarithm."
     figure = Figure(
         f"gradient-{name}",
         lambda mode: figures.head_map(
-            shown, q, mode=mode, selected=(view.layer, view.head), size=340
+            shown, q, mode=mode, selected=(view.layer, view.head), size=340, limits=limits
         ),
         heads,
         f"{q.definition}{over} Hatched where no gradient arrives.",

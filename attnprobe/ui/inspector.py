@@ -9,6 +9,7 @@ import streamlit as st
 from attnprobe import figures
 from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
+from attnprobe.trace import SATURATED_FROM as SATURATED
 from attnprobe.trace import Trace
 from attnprobe.ui import components
 from attnprobe.ui.cached import Store, digest_of, kept
@@ -137,6 +138,19 @@ def numbers(view: View, trace: Trace, table: pd.DataFrame) -> None:
             described(METRICS["saturated"]),
         ),
         ("Scale", f"{trace.scales[view.layer]:.4g}", "The factor that the model puts on q·k."),
+    )
+    st.caption(f"{counted(rows, len(view.tokens))} A row is saturated from a peak of {SATURATED}.")
+
+
+def counted(rows: int, tokens: int) -> str:
+    """Which rows enter the numbers, and why not all."""
+    if not rows:
+        return "No row counts: none sees two keys."
+    if rows == tokens:
+        return f"Means over the rows of all {tokens} tokens."
+    return (
+        f"Means over {rows} rows of {tokens}: the first token sees only itself, and a row counts "
+        "from two keys."
     )
 
 

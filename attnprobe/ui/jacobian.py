@@ -80,6 +80,13 @@ def atlas(view: View, trace: Trace) -> dict | None:
     return clicked
 
 
+def left_out(tokens: int, counted: int) -> str:
+    """Why fewer rows count than there are tokens; nothing where all do."""
+    if counted == tokens:
+        return ""
+    return f" The first of {tokens} tokens has no row that counts: it sees one key, itself."
+
+
 def chosen_last(view: View, frame: pd.DataFrame) -> pd.DataFrame:
     """Rows thinned to what a figure can hold; all of the chosen head stay and are drawn on top.
 
@@ -107,8 +114,8 @@ def _profile(view: View, trace: Trace, threshold: float, names: list[str]) -> No
             dots=len(mine) <= 64, mode=mode, width=480, height=240,
         ),
         mine,
-        f"{saturated} of {len(mine)} counted rows are saturated (peak ≥ {threshold:.3f}). Rows "
-        "that see one key are left out.",
+        f"{saturated} of {len(mine)} rows are saturated (peak ≥ {threshold:.3f})."
+        f"{left_out(len(view.tokens), len(mine))}",
         f"{', '.join(ROWS[name] for name in names)} of every row of {of_head(view)}.",
         provenance(view, **picked(view), saturated_from=threshold),
     )  # fmt: skip
@@ -145,9 +152,10 @@ def against_bounds(view: View, trace: Trace) -> dict | None:
 def one_row(view: View, trace: Trace) -> None:
     """The Jacobian of one row as a signed map, beside the row that it belongs to."""
     tokens = [f"{i}: {token}" for i, token in enumerate(view.tokens.display)]
+    # A key for each text: with one for all the box goes on showing a word of the text before.
     query = st.selectbox(
         "Query", range(len(tokens)), len(tokens) - 1, format_func=tokens.__getitem__,
-        key="jacobian:query", width=320,
+        key=f"jacobian:query:{view.digest}", width=320,
     )  # fmt: skip
     matrix = saturation.jacobian(trace, view.layer, view.head, query).cpu().numpy()
     keys = np.flatnonzero(trace.valid()[query].cpu().numpy())

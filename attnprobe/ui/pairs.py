@@ -38,7 +38,8 @@ def symmetry(view: View, trace: Trace) -> dict | None:
         lambda mode: figures.head_map(
             frame, ASYMMETRY, mode=mode, selected=(view.layer, view.head), size=330
         ),
-        frame, ASYMMETRY.definition, "Heat map of the QK asymmetry of every head.", head=False,
+        frame, f"{ASYMMETRY.definition} Click a cell to choose the head.",
+        "Heat map of the QK asymmetry of every head.", head=False,
     )  # fmt: skip
     return show(
         view, figure, "QK asymmetry", key="scaling:asymmetry", selectable=True,
@@ -79,7 +80,7 @@ def _parts(view: View, frame: pd.DataFrame, chosen: dict[str, str]) -> None:
         "weights as they are; the key's part is the same in every row.",
         "Bars of the parts of one logit.", **chosen,
     )  # fmt: skip
-    title = f"q·k = {value(sums['summand'])}: {chosen['query']} looks at {chosen['key']}"
+    title = f"q·k = {value(sums['summand'])}, query {chosen['query']}, key {chosen['key']}"
     show(view, figure, title, key="scaling:parts")
 
 

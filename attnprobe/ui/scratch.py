@@ -1,11 +1,8 @@
-"""The panels that hold the model against its re-implementation, whole and step by step."""
+"""The panels that hold the model against its re-implementation, and attention against its laws."""
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -13,28 +10,29 @@ from attnprobe import figures
 from attnprobe.analyses import theory_on_model
 from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
-from attnprobe.scratch import arithmetic
-from attnprobe.scratch.certificate import certify, summary
+from attnprobe.scratch.certificate import Certificate, certify, summary
 from attnprobe.scratch.faults import FAULTS
-from attnprobe.scratch.head import HeadSteps, difference, head_steps, properties, slack
+from attnprobe.scratch.head import difference, properties, slack
 from attnprobe.scratch.twin import TWINS
 from attnprobe.trace import Trace
 from attnprobe.ui import cached
 from attnprobe.ui.cached import computed
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import card, draw, heading, metrics, provenance, show
-from attnprobe.ui.state import choice
+from attnprobe.ui.show import card, heading, metrics, provenance, show
+from attnprobe.ui.steps import made
 from attnprobe.ui.view import View
 
 DIFFERENCE = Quantity("difference", "twin − model", "weight", kind="diverging", format=".3g")
-COMPONENT = Quantity("entry", "entry", kind="diverging", format=".4f")
 SLACK = Quantity("used", "range used", "share of the values' range", domain=(0, 1))
 USED = Quantity("used", "measured", "share of what is allowed", domain=(0, None))
 QUERY = Quantity("query", "query", format="d")
 MOVED = Quantity("relative_difference", "difference", "share of the largest component", scale="log")
 LEAST = 1e-9
-HEAT = "Colours: log10 of the largest error over what rounding explains; red fails."
+HEAT = (
+    "Colours: log10 of the largest error over what rounding explains, red above 0. Smaller errors "
+    "than a ten-thousandth of that are drawn at the lower end, an error of exactly 0 too."
+)
 
 
 def has_twin(view: View) -> bool:
@@ -43,7 +41,7 @@ def has_twin(view: View) -> bool:
 
 def certificate(view: View) -> None:
     """Stage by stage in the model's precision, and in float64 on request."""
-    st.markdown(f"**{heading(str(summary(view.certificate)))}**")
+    _verdict(summary(view.certificate))
     _stages(view, view.certificate, view.loaded.precision, "certificate")
     other = "float64" if view.loaded.precision != "float64" else "float32"
 
@@ -62,6 +60,16 @@ def certificate(view: View) -> None:
         _stages(view, outcome.value, other, "certificate-other")
 
 
+def _verdict(short: Certificate) -> None:
+    """The sidebar's badge in a sentence."""
+    what = "stages of attention" if short.attention_only else "stages"
+    st.markdown(
+        f":green[:material/verified: **Certificate holds**] in all {short.stages} {what}. Nearest "
+        f"to its limit is {short.place}: an error of {short.max_abs_error:.2g}, where rounding "
+        f"explains {short.tolerance:.2g}."
+    )
+
+
 def _revision(view: View) -> str | None:
     return view.loaded.revision if view.loaded.origin == "Hugging Face Hub" else None
 
@@ -73,7 +81,8 @@ def _stages(view: View, certificate: pd.DataFrame, precision: str, name: str) ->
         lambda mode: figures.stage_map(frame, mode=mode),
         certificate,
         f"The running model in {precision} against the re-implementation in float64; what is "
-        f"allowed follows from rounding in {precision}. {HEAT}",
+        f"allowed follows from rounding in {precision}. Each layer starts from the model's own "
+        f"input to it. {HEAT}",
         f"Heat table of certificate stages by layer, {precision}.",
         provenance(view, precision=precision),
     )  # fmt: skip
@@ -114,27 +123,26 @@ def faults(view: View, trace: Trace) -> None:
 
 
 def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
-    steps = computed(
-        view, "scratch:steps", {"layer": view.layer, "head": view.head, "faults": chosen},
-        lambda tick: head_steps(view.loaded, view.tokens, view.layer, view.head, chosen),
-    )  # fmt: skip
+    steps = made(view, chosen)
     there = provenance(view, layer=view.layer, head=view.head, faults=", ".join(chosen))
     maps = {
         "fault-weights": (
             METRICS["weight"], steps.weights,
             "What the re-implementation with the mistakes makes of this head.",
-            f"Weights of {of_head(view)} with them",
+            f"Weights of {of_head(view)} with the mistakes",
         ),
         "fault-difference": (
             DIFFERENCE, difference(trace, steps, view.layer, view.head),
             "Weights with the mistakes, minus the model's.",
-            f"What they do to {of_head(view)}",
+            f"What the mistakes change in {of_head(view)}",
         ),
     }  # fmt: skip
     for column, (name, (q, values, caption, title)) in zip(
         st.columns(2), maps.items(), strict=True
     ):
-        frame = figures.matrix_frame(values.double().cpu().numpy(), view.tokens.display, q.name)
+        frame = partial(
+            figures.matrix_frame, values.double().cpu().numpy(), view.tokens.display, q.name
+        )
         note = figures.pooling_note(len(view.tokens), q.kind)
         figure = Figure(
             name, partial(_square, frame, q), frame, f"{caption} {note}".strip(),
@@ -144,106 +152,8 @@ def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
             show(view, figure, title, key=f"scratch:{name}")
 
 
-def _square(frame: pd.DataFrame, q: Quantity, mode: figures.Mode):
-    return figures.token_map(frame, q, mode=mode, size=320)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One line of the computation: its formula, the code, and which tensor it yields."""
-
-    title: str
-    formula: str
-    code: Callable[[View], Callable]
-    tensor: Callable[[HeadSteps], object]
-    square: bool = True
-    note: Callable[[View], str] = lambda view: ""
-
-
-def _of(view: View, name: str) -> Callable:
-    return getattr(TWINS[view.loaded.family.model_type], name)
-
-
-def _scale(view: View) -> str:
-    """What the model's own scale is: GPT-2 has flags that change it."""
-    scale = TWINS[view.loaded.family.model_type].settings(view.loaded.config).scales[view.layer]
-    d_head = view.loaded.d_head
-    return f"Layer {view.layer} multiplies by {scale:.4g}; 1/√d_k = {d_head**-0.5:.4g}."
-
-
-def _mask(view: View) -> str:
-    if view.loaded.causal:
-        return "This model is causal: a token sees itself and what comes before it."
-    return "This model is not causal: every token sees all, and the logits stay as they are."
-
-
-STEPS = {
-    step.title: step
-    for step in (
-        Step("Q", r"Q = XW_Q + b_Q", lambda v: _of(v, "query_key_value"), lambda s: s.query, False),
-        Step("K", r"K = XW_K + b_K", lambda v: _of(v, "query_key_value"), lambda s: s.key, False),
-        Step("V", r"V = XW_V + b_V", lambda v: _of(v, "query_key_value"), lambda s: s.value, False),
-        Step("QKᵀ", r"S = QK^\top", lambda v: arithmetic.raw_logits, lambda s: s.raw_logits),
-        Step(
-            "/√d_k", r"S \cdot \text{scale}, \quad \text{scale} = 1 / \sqrt{d_k}",
-            lambda v: arithmetic.scale_logits, lambda s: s.scaled_logits, note=_scale,
-        ),
-        Step(
-            "mask", r"S_{ij} = -\infty \text{ for } j > i", lambda v: arithmetic.mask_future,
-            lambda s: s.masked_logits, note=_mask,
-        ),
-        Step(
-            "softmax", r"A_{ij} = e^{s_{ij}} / \textstyle\sum_k e^{s_{ik}}",
-            lambda v: arithmetic.softmax, lambda s: s.weights,
-        ),
-        Step("·V", r"C = AV", lambda v: arithmetic.weighted_values, lambda s: s.context, False),
-        Step(
-            "W_O", r"\text{this head's rows of } CW_O", lambda v: _of(v, "attention_output"),
-            lambda s: s.output, False,
-        ),
-    )
-}  # fmt: skip
-
-
-def steps(view: View) -> None:
-    """Formula, code and tensor of each step, side by side, for the chosen head."""
-    name = choice("Step", list(STEPS), key="scratch_step", label_visibility="collapsed")
-    step = STEPS[name]
-    found = computed(
-        view, "scratch:steps", {"layer": view.layer, "head": view.head, "faults": []},
-        lambda tick: head_steps(view.loaded, view.tokens, view.layer, view.head),
-    )  # fmt: skip
-    figure = _tensor(view, step, step.tensor(found).double().cpu().numpy())
-    left, right = st.columns(2)
-    with left, card(f"The formula and the code of {name}"):
-        st.latex(step.formula)
-        if step.note(view):
-            st.caption(step.note(view))
-        st.code(inspect.getsource(step.code(view)), language="python")
-    with right, card(f"{name} of {of_head(view)}", caption=figure.caption, export=figure):
-        draw(view, figure, key=f"scratch:{name}")
-
-
-def _tensor(view: View, step: Step, values: np.ndarray) -> Figure:
-    q = METRICS["weight"] if step.title == "softmax" else COMPONENT
-    if step.square:
-        values = np.where(np.isfinite(values), values, np.nan)
-        frame = figures.matrix_frame(values, view.tokens.display, q.name)
-        shape, caption = "Query × key", figures.pooling_note(len(view.tokens), q.kind)
-        chart = partial(figures.token_map, frame, q, size=340)
-    else:
-        rows, columns = np.indices(values.shape)
-        frame = pd.DataFrame(
-            {"position": rows.ravel(), "component": columns.ravel(), q.name: values.ravel()}
-        )
-        shape, caption = "Position × component", ""
-        chart = partial(figures.head_map, frame, q, size=340, axes=("position", "component"))
-    return Figure(
-        f"step-{list(STEPS).index(step.title)}", lambda mode: chart(mode=mode), frame,
-        f"{shape}, from the model's own input of layer {view.layer}. {caption}".strip(),
-        f"Heat map of {step.title} of {of_head(view)}.",
-        provenance(view, layer=view.layer, head=view.head),
-    )  # fmt: skip
+def _square(frame: Callable[[], pd.DataFrame], q: Quantity, mode: figures.Mode):
+    return figures.token_map(frame(), q, mode=mode, size=320)
 
 
 def facts(view: View, trace: Trace) -> None:

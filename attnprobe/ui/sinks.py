@@ -34,7 +34,7 @@ def where_weight_goes(view: View, trace: Trace) -> dict | None:
     left, right = st.columns(2)
     with left:
         position = st.selectbox(
-            "Token", list(names), format_func=names.__getitem__, key="sinks:token"
+            "Token", list(names), format_func=names.__getitem__, key=f"sinks:token:{view.digest}"
         )
         clicked = _shares(view, shares[shares["position"] == position], names[position])
     with right:
