@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ def measure(args: Namespace) -> Mapping[str, object]:
     found = Noted({"seconds": args.seconds, "engine_threads": args.threads, "tabs": args.tabs})
     found.add(_growth(models, args.runs))
     before = {name: _logits(model) for name, model in models.items()}
-    counts, twins, expected = _Counts(), _twins(models), _entropies(models, screen.PLACE)
+    counts, twins, expected = Counts(), _twins(models), _entropies(models, screen.PLACE)
     with (
         ThreadPoolExecutor(args.threads) as pool,
         tools.server() as address,
@@ -61,7 +61,7 @@ def measure(args: Namespace) -> Mapping[str, object]:
         shown = screen.Screen(browser, address, expected)
         tabs = [shown.opened(MODELS[i % 2]) for i in range(args.tabs)]
         deadline = time.monotonic() + args.seconds
-        workers = [pool.submit(_work, twins, n, deadline, counts) for n in range(args.threads)]
+        workers = [pool.submit(work, twins, n, deadline, counts) for n in range(args.threads)]
         try:
             found.add(screen.turns(shown, tabs, deadline))
         finally:
@@ -69,7 +69,7 @@ def measure(args: Namespace) -> Mapping[str, object]:
         found.add({"thread_results": counts.done, "thread_results_unlike_serial": counts.wrong})
         found.add(screen.closed(shown))
     same = all(torch.equal(_logits(model), before[name]) for name, model in models.items())
-    found.add({"models_bit_equal_afterwards": same})
+    found.add({"models_bitequal_afterwards": same})
     return found
 
 
@@ -79,7 +79,7 @@ def _logits(model: ap.LoadedModel) -> torch.Tensor:
 
 
 @dataclass
-class _Counts:
+class Counts:
     done: int = 0
     wrong: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -91,14 +91,14 @@ class _Counts:
 
 
 @dataclass(frozen=True)
-class _Twin:
+class Twin:
     """A piece of work and what it gives when nobody else computes."""
 
     work: Callable[[], torch.Tensor]
     alone: torch.Tensor
 
 
-def _twins(models: Mapping[str, ap.LoadedModel]) -> list[_Twin]:
+def _twins(models: Mapping[str, ap.LoadedModel]) -> list[Twin]:
     """Traces, certificates, ablation sweeps and gradients on every model, each with its result."""
     texts = data.bundled("topics").first(4)
     work = []
@@ -110,7 +110,7 @@ def _twins(models: Mapping[str, ap.LoadedModel]) -> list[_Twin]:
         work.append(lambda r=read: effects.one_head_off(r, texts).loss_change)
         work.append(lambda r=read, m=model: _logits_after_a_stop(r, m, texts))
         work.append(lambda r=read: _numbers(importance.importance(r, texts, draws=5)))
-    return [_Twin(act, act()) for act in work]
+    return [Twin(act, act()) for act in work]
 
 
 def _logits_after_a_stop(
@@ -134,18 +134,24 @@ def _numbers(frame) -> torch.Tensor:
     return torch.from_numpy(frame.select_dtypes("number").to_numpy(dtype=float))
 
 
-def _work(twins: list[_Twin], number: int, deadline: float, counts: _Counts) -> None:
+def work(
+    twins: Sequence[Twin],
+    number: int,
+    deadline: float,
+    counts: Counts,
+    now: Callable[[], float] = time.monotonic,
+) -> None:
     """One thread: the twins in an order of its own until the time is up."""
     torch.set_num_threads(1)
     order = np.random.default_rng(number).permutation(len(twins))
     for at in itertools.cycle(order):
-        if time.monotonic() > deadline:
+        if now() > deadline:
             return
         again = twins[at].work()
-        counts.add(_equal(again, twins[at].alone))
+        counts.add(equal(again, twins[at].alone))
 
 
-def _equal(again: torch.Tensor, alone: torch.Tensor) -> bool:
+def equal(again: torch.Tensor, alone: torch.Tensor) -> bool:
     """Bit for bit, undefined where undefined."""
     same = again.shape == alone.shape and torch.equal(again.isnan(), alone.isnan())
     return same and torch.equal(again.nan_to_num(), alone.nan_to_num())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import cells, tables
 
 
 @pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
@@ -14,7 +14,7 @@ def test_every_table_of_the_docs_is_that_of_the_stored_results(page):
 
 def test_numbers_have_three_digits_a_true_minus_and_a_word_for_none():
     given = (0.0123456, -1.5, 3182.3, float("nan"))
-    assert [tables.short(value) for value in given] == ["0.0123", "−1.5", "3,182", "never"]
+    assert [cells.short(value) for value in given] == ["0.0123", "−1.5", "3,182", "never"]
 
 
 def test_what_stands_around_a_table_is_left_alone():
