@@ -413,3 +413,16 @@ def test_provenance_prints_only_what_is_known():
     assert export.Provenance("m").as_dict() == {"model": "m"}
     assert "Ratio: undefined" in PROVENANCE.lines()
     assert "Threshold: 0.9" in PROVENANCE.lines()
+
+
+def test_a_screen_is_given_the_rows_that_a_file_is_given():
+    values = np.random.default_rng(0).normal(size=(7, 7))
+    values[2, 3] = np.nan
+    frame = figures.matrix_frame(values, list("abcdefg"), "weight")
+    made = figure(frame=frame, chart_for=lambda mode: figures.token_map(frame, mode=mode))
+    screen, file = made.spec("light"), spec_of(made)
+    drawn, written = (each["datasets"][each["layer"][0]["data"]["name"]] for each in (screen, file))
+    assert len(written) == 48
+    assert drawn.to_dict("records") == list(written)
+    frame.loc[6, "weight"] += 1
+    assert made.spec("light")["layer"][0]["data"] != screen["layer"][0]["data"]

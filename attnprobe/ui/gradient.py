@@ -60,11 +60,12 @@ def real_gradient(view: View) -> dict | None:
             width=270,
         )  # fmt: skip
     st.caption(f"Read-out: {plain(read.statement)}. Loss: {plain(loss.words)}.")
+    of = {"readout": read.statement, "loss": loss.words}
     rows = computed(
-        view, "gradient:rows", {"readout": read.statement, "loss": loss.words},
+        view, "gradient:rows", of,
         lambda tick: gradient.rows(gradient.gradients(read, loss.examples, loss.kind)),
     )  # fmt: skip
-    heads = gradient.heads(rows)
+    heads = computed(view, "gradient:heads", of, lambda tick: gradient.heads(rows))
     st.markdown(_starved(heads))
     facts = {"read_out": read.statement, "loss": loss.words}
     left, right = st.columns(2)
