@@ -92,7 +92,7 @@ def steps(view: View) -> None:
         st.latex(step.formula)
         if step.note(view):
             st.caption(step.note(view))
-        st.code(inspect.getsource(step.code(view)), language="python")
+        st.code(inspect.getsource(step.code(view)), language="python", wrap_lines=True)
     with right, card(f"{name} of {of_head(view)}", caption=figure.caption, export=figure):
         draw(view, figure, key=f"scratch:{name}")
 
