@@ -104,7 +104,9 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     (
         "long",
         "two GPT-2 layers of four heads, T = 4,096 / 8,192 / 16,384 / 32,768: seconds",
-        lambda f: f"{_each(f, 'gpt2_s', LONG, '.1f')}, ∝ T^{f['gpt2_slope']:.2f}",
+        lambda f: (
+            f"{_each(f, 'gpt2_s', LONG, '.1f')}, ∝ T^{f['gpt2_slope']:.2f}; threads: {f['threads']}"
+        ),
         "",
     ),
     (
