@@ -148,13 +148,13 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     (
         "screen",
         "click to drawn in Chromium: another colour of the atlas / another head / one step of the "
-        "scale, ms; of these processor time of server + browser",
+        "scale, ms; processor time of server + browser, ms",
         lambda f: _drawn(f, WARM),
         "≤ 300",
     ),
     (
         "screen",
-        "token map of another head, 64 / 256 / 512 / 1,024 tokens: ms; processor time",
+        "token map of another head, 64 / 256 / 512 / 1,024 tokens: ms; processor time, ms",
         lambda f: _drawn(f, [f"token_map_T{n}" for n in VIEWS]),
         "≤ 300",
     ),
