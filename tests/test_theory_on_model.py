@@ -181,6 +181,19 @@ def test_the_causal_mask_alone_keeps_the_order(tiny_model):
     assert zeroed[loaded.n_layers] > 0.01
 
 
+def test_long_experiments_tell_how_far_they_are(tiny_model):
+    loaded = tiny_model("bert")
+    said = []
+    tokens = loaded.read(TEXT)
+    theory_on_model.equivariance(
+        loaded, tokens, permutations=3, told=lambda *part: said.append(part)
+    )
+    assert said == [(done, 8) for done in range(1, 9)]
+    said.clear()
+    theory_on_model.kernels(ap.trace(loaded, TEXT), told=lambda *part: said.append(part))
+    assert said == [(done, loaded.n_layers) for done in range(1, loaded.n_layers + 1)]
+
+
 def test_one_token_has_no_order(tiny_model):
     loaded = tiny_model("gpt2")
     with pytest.raises(BadInput, match="an order needs two"):

@@ -5,7 +5,7 @@ hides: the mask has no part in the law. Logits are scaled as the model scales th
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,20 +29,26 @@ MOST_KEYS = 24
 MOST_PAIRS = 128
 MOST_RUNS = 16
 MOST_TOKENS = 192
+Told = Callable[[int, int], object]  # how many of how many are done
 EXPONENTS = tuple(round(0.05 * i, 2) for i in range(21))
 
 
-def _heads(trace: Trace) -> Iterator[tuple[int, int]]:
-    yield from ((layer, head) for layer in range(trace.n_layers) for head in range(trace.n_heads))
+def _silent(done: int, total: int) -> None:
+    """Nobody wants to know."""
 
 
-def _per_head(trace: Trace, numbers) -> pd.DataFrame:
+def _per_head(trace: Trace, numbers, told: Told = _silent) -> pd.DataFrame:
     """One row per head: layer, head, and what `numbers(layer, head)` returns as a dict."""
-    rows = [{"layer": layer, "head": head, **numbers(layer, head)} for layer, head in _heads(trace)]
+    rows = []
+    for layer in range(trace.n_layers):
+        rows += [
+            {"layer": layer, "head": head, **numbers(layer, head)} for head in range(trace.n_heads)
+        ]
+        told(layer + 1, trace.n_layers)
     return pd.DataFrame(rows)
 
 
-def variance(trace: Trace) -> pd.DataFrame:
+def variance(trace: Trace, told: Told = _silent) -> pd.DataFrame:
     """The spread of q·k in every head against what the theory predicts from less and less.
 
     For independent query and key, E (q·k)² = tr(M_q M_k) with the second moments M = E xxᵀ, and
@@ -65,7 +71,7 @@ def variance(trace: Trace) -> pd.DataFrame:
             "textbook_std": math.sqrt(trace.d_head),
         }
 
-    return _per_head(trace, numbers)
+    return _per_head(trace, numbers, told)
 
 
 def row_of_scores(
@@ -204,7 +210,7 @@ def contraction(trace: Trace) -> pd.DataFrame:
     )
 
 
-def asymmetry(trace: Trace) -> pd.DataFrame:
+def asymmetry(trace: Trace, told: Told = _silent) -> pd.DataFrame:
     """How directed every head is, and what would become of it with keys equal to its queries.
 
     Columns: layer, head, asymmetry = ‖S − Sᵀ‖/(‖S‖ + ‖Sᵀ‖) of its raw logits (0 symmetric, 1
@@ -227,10 +233,10 @@ def asymmetry(trace: Trace) -> pd.DataFrame:
             "tied_self_weight": on_itself(query @ query.T),
         }
 
-    return _per_head(trace, numbers)
+    return _per_head(trace, numbers, told)
 
 
-def kernels(trace: Trace) -> pd.DataFrame:
+def kernels(trace: Trace, told: Told = _silent) -> pd.DataFrame:
     """Nadaraya–Watson on every head: which kernel gives the context that the model computed?
 
     The exponential kernel exp(q·k · scale) always does. The Gaussian one, exp(−‖q − k‖² · scale/2),
@@ -257,7 +263,7 @@ def kernels(trace: Trace) -> pd.DataFrame:
             for name, x in exponents.items()
         }
 
-    return _per_head(trace, numbers)
+    return _per_head(trace, numbers, told)
 
 
 def _regression(
@@ -297,7 +303,11 @@ def linear_errors(
 
 
 def equivariance(
-    loaded: LoadedModel, tokens: Tokens, permutations: int = 8, seed: int = 0
+    loaded: LoadedModel,
+    tokens: Tokens,
+    permutations: int = 8,
+    seed: int = 0,
+    told: Told = _silent,
 ) -> pd.DataFrame:
     """The model on a text and on the same tokens in other orders, layer by layer.
 
@@ -315,32 +325,43 @@ def equivariance(
         [torch.randperm(len(tokens), generator=generator) for _ in range(permutations)]
     )
     places = loaded.family.position_vectors(loaded.model, len(tokens))
-    frames = [
-        _moved(loaded, tokens, orders, places * amount).assign(positions=name)
-        for name, amount in (("as trained", 0), ("zeroed", 1))
-    ]
-    columns = ["positions", "layer", "permutation", "relative_difference"]
-    return pd.concat(frames, ignore_index=True)[columns]
+    rows = []
+    for half, (name, amount) in enumerate((("as trained", 0), ("zeroed", 1))):
+        straight, *others = (
+            _states(loaded, tokens, order, places * amount)
+            for order in _telling([torch.arange(len(tokens)), *orders], half, told)
+        )
+        rows += [
+            (name, layer, number, _largest(before[order], after))
+            for number, (order, moved) in enumerate(zip(orders, others, strict=True), 1)
+            for layer, (before, after) in enumerate(zip(straight, moved, strict=True))
+        ]
+    return pd.DataFrame(rows, columns=["positions", "layer", "permutation", "relative_difference"])
 
 
-def _moved(
+def _telling(orders: list[Tensor], half: int, told: Told) -> Iterator[Tensor]:
+    """Each order; when the next is asked for, the one before it is done."""
+    for done, order in enumerate(orders, half * len(orders) + 1):
+        yield order
+        told(done, 2 * len(orders))
+
+
+def _states(
     loaded: LoadedModel,
     tokens: Tokens,
-    orders: Int[Tensor, "permutation position"],
+    order: Int[Tensor, " position"],
     taken: Float[Tensor, "position width"],
-) -> pd.DataFrame:
-    straight = torch.arange(len(tokens))[None]
-    ids = torch.tensor(tokens.ids)[torch.cat([straight, orders])].to(loaded.device)
+) -> list[Float[Tensor, "position d_model"]]:
+    """What the layers read and give for the tokens in this order, less `taken` at each place."""
+    ids = torch.tensor(tokens.ids)[order][None].to(loaded.device)
     states: list[Tensor] = []
     with torch.no_grad(), capture.watching(lambda call: None, keep=states):
         words = loaded.model.get_input_embeddings()(ids)
         with capture.every_layer_once(loaded.n_layers):
             loaded.model.base_model(inputs_embeds=words - taken, return_dict=False)
-    rows = []
-    for layer, state in enumerate(states):
-        first, *others = state.double().cpu().unbind()
-        size = float(first.abs().max())
-        for number, (order, other) in enumerate(zip(orders, others, strict=True), 1):
-            error = float((other - first[order]).abs().max())
-            rows.append((layer, number, error / size))
-    return pd.DataFrame(rows, columns=["layer", "permutation", "relative_difference"])
+    return [state[0].double().cpu() for state in states]
+
+
+def _largest(expected: Tensor, found: Tensor) -> float:
+    """The largest difference over the largest component."""
+    return float((found - expected).abs().max() / expected.abs().max())

@@ -153,7 +153,7 @@ def _heads_descents(lab: Lab, rate: float, seed: int) -> None:
 
 
 def _medians(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Median and quartiles over the queries of each step; below `DRAWN_FROM` a log axis has no end."""
+    """Median and quartiles over the queries at each step, none of them below `DRAWN_FROM`."""
     spread = frame.groupby(["division", "step"], sort=False)[name]
     found = spread.quantile([0.25, 0.5, 0.75]).unstack().set_axis(["low", name, "high"], axis=1)
     found = found.clip(lower=DRAWN_FROM).reset_index().replace({"division": LEGEND})

@@ -68,6 +68,18 @@ class Lab:
                 self.view, f"theory {name}", settings, lambda tick: function(**settings)
             )
 
+    def of_all(self, name: str, function: Callable[[Callable[[int, int], object]], Any]) -> Any:
+        """`function(told)` on the view's model and text, with a bar that `told` moves on."""
+        place = st.empty()
+
+        def told(done: int, total: int) -> None:
+            note = self.say("{done} of {total}", done=done, total=total)
+            place.progress(done / total, text=note)
+
+        found = self.of_model(name, lambda: function(told))
+        place.empty()
+        return found
+
     def say(self, template: str, **values: Any) -> str:
         """`template` in the language of the visit, filled with `values`; words among them too."""
         table = words(self.language)
@@ -197,9 +209,11 @@ def _rows(claim: Claim) -> pd.DataFrame:
 def _verdict(lab: Lab, claim: Claim, outcome: str, holds: int, numbers: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(f"{claim.id} {lab.say(outcome)}", **_BADGES[outcome])
-        count = lab.say("{holds} of {numbers} numbers hold.", holds=holds, numbers=numbers)
         how = _word(claim, "measurement", lab.language)
-        st.markdown(plain(f"{how} {count}"), width="stretch")
+        if numbers > 1:
+            count = "{holds} of {numbers} numbers hold."
+            how = f"{how} {lab.say(count, holds=holds, numbers=numbers)}"
+        st.markdown(plain(how), width="stretch")
     if outcome == WRONG:
         st.markdown(plain(_word(claim, "reason", lab.language)))
 

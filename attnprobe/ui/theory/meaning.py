@@ -182,7 +182,7 @@ def direction(lab: Lab) -> None:
 
 def _directions(lab: Lab) -> None:
     traced = trace(lab.view)
-    frame = lab.of_model("asymmetry", lambda: theory_on_model.asymmetry(traced))
+    frame = lab.of_all("asymmetry", lambda told: theory_on_model.asymmetry(traced, told))
     directed = Quantity("asymmetry", "asymmetry of S", domain=(0, 1))
     own = Quantity("self_weight", "weight on itself", "mean weight", domain=(0, 1))
     tied = Quantity("tied_self_weight", "the same with K = Q", "mean weight", domain=(0, 1))
@@ -230,7 +230,7 @@ def kernels(lab: Lab) -> None:
 
 def _real_kernels(lab: Lab) -> None:
     traced = trace(lab.view)
-    frame = lab.of_model("kernels", lambda: theory_on_model.kernels(traced))
+    frame = lab.of_all("kernels", lambda told: theory_on_model.kernels(traced, told))
     lab.show_on_model(
         "kernels-model", "The Gaussian kernel on every head", frame,
         lambda mode: figures.scatter(
@@ -283,7 +283,10 @@ _MASKED = (
 
 def _model_order(lab: Lab) -> None:
     view = lab.view
-    frame = lab.of_model("order", lambda: theory_on_model.equivariance(view.loaded, view.tokens))
+    frame = lab.of_all(
+        "order",
+        lambda told: theory_on_model.equivariance(view.loaded, view.tokens, told=told),
+    )
     spread = frame.groupby(["positions", "layer"], sort=False)["relative_difference"]
     summary = spread.agg(median="median", low="min", high="max").reset_index()
     summary = summary[summary["low"] > 0]

@@ -74,7 +74,7 @@ _PREDICTIONS = {
 
 def _heads_against_predictions(lab: Lab) -> None:
     traced = trace(lab.view)
-    frame = lab.of_model("variance", lambda: theory_on_model.variance(traced))
+    frame = lab.of_all("variance", lambda told: theory_on_model.variance(traced, told))
     tidy = frame.melt(
         ["layer", "head", "raw_std"], list(_PREDICTIONS), "prediction", "predicted"
     ).replace({"prediction": _PREDICTIONS})
