@@ -18,7 +18,7 @@ FEATURES = Quantity("features", "features m", scale="log", format="d")
 TOKENS = Quantity("tokens", "tokens T", scale="log", format="d")
 ERRORS = {
     "kernel_error": "kernel, measured",
-    "predicted_kernel_error": "kernel, predicted: ∝ m^−½",
+    "predicted_kernel_error": "kernel, predicted: ∝ 1/√m",
     "output_error": "output",
     "elu": "output, elu + 1",
 }
