@@ -19,9 +19,8 @@ export default function (component) {
     if (i !== null) setTriggerValue("pick", i);
   };
   canvas.setAttribute("aria-label", view.label);
-  const observer = new ResizeObserver(draw);
+  const observer = new ResizeObserver(draw); // which also paints once now
   observer.observe(root);
-  draw();
   return () => observer.disconnect();
 }
 

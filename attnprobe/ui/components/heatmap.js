@@ -40,9 +40,8 @@ export default function (component) {
   canvas.onkeydown = (event) => keys(event, view, draw, setTriggerValue, tip, root);
   canvas.setAttribute("aria-label", view.label);
 
-  const observer = new ResizeObserver(draw);
+  const observer = new ResizeObserver(draw); // which also paints once now
   observer.observe(root);
-  draw();
   return () => observer.disconnect();
 }
 

@@ -27,9 +27,8 @@ export default function (component) {
     if (view.hover?.side === "query") setTriggerValue("pick", { query: view.hover.token });
   };
   canvas.setAttribute("aria-label", view.label);
-  const observer = new ResizeObserver(draw);
+  const observer = new ResizeObserver(draw); // which also paints once now
   observer.observe(root);
-  draw();
   return () => observer.disconnect();
 }
 
