@@ -171,8 +171,8 @@ def heads(lab: Lab) -> None:
     row = frame.set_index("heads").loc[count]
     metrics(
         (lab.say("Parameters"), f"{row['parameters']:,.0f}"),
-        (lab.say("Operations of the products"), _powers(row["product_flops"])),
-        (lab.say("Exponentials"), _powers(row["softmax_numbers"])),
+        (lab.say("Operations of the products"), _powers(float(row["product_flops"]))),
+        (lab.say("Exponentials"), _powers(float(row["softmax_numbers"]))),
         (lab.say("Scores of all heads"), f"{row['score_bytes'] / cost.MIB:,.4g} MiB"),
     )
     left, right = st.columns(2)
