@@ -11,7 +11,7 @@ from attnprobe.metrics import METRICS, Quantity
 from attnprobe.trace import Trace, head_table
 from attnprobe.ui.cached import computed
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import heading, provenance, show, value
+from attnprobe.ui.show import heading, provenance, show, two_cards, value
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
@@ -20,6 +20,7 @@ ENTRY = Quantity("entry", "∂p/∂s", kind="diverging", format=".4f")
 QUERY = Quantity("query", "query", format="d")
 TITLES = ("weight on key i", "scaled logit of key j")
 MOST_POINTS = 2000
+WIDER = 352
 
 
 ROWS = {
@@ -160,7 +161,7 @@ def one_row(view: View, trace: Trace) -> None:
     matrix = saturation.jacobian(trace, view.layer, view.head, query).cpu().numpy()
     keys = np.flatnonzero(trace.valid()[query].cpu().numpy())
     names = [view.tokens.display[k] for k in keys]
-    left, right = st.columns([3, 2])
+    left, right = two_cards(view, [3, 2], most=WIDER)
     with left:
         _jacobian_map(view, matrix, names, tokens[query])
     with right:
@@ -172,7 +173,7 @@ def _jacobian_map(view: View, matrix: np.ndarray, names: list[str], query: str) 
     note = figures.pooling_note(len(names), ENTRY.kind)
     figure = Figure(
         "jacobian-row",
-        lambda mode: figures.token_map(frame, ENTRY, mode=mode, size=400, titles=TITLES),
+        lambda mode: figures.token_map(frame, ENTRY, mode=mode, size=WIDER, titles=TITLES),
         frame.rename(
             columns={
                 "query": "key_i", "key": "key_j",

@@ -19,7 +19,7 @@ from attnprobe.ui import cached
 from attnprobe.ui.cached import computed
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import card, heading, metrics, provenance, show
+from attnprobe.ui.show import HALF, card, heading, metrics, provenance, show, two_cards
 from attnprobe.ui.steps import made
 from attnprobe.ui.view import View
 
@@ -138,7 +138,7 @@ def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
         ),
     }  # fmt: skip
     for column, (name, (q, values, caption, title)) in zip(
-        st.columns(2), maps.items(), strict=True
+        two_cards(view), maps.items(), strict=True
     ):
         frame = partial(
             figures.matrix_frame, values.double().cpu().numpy(), view.tokens.display, q.name
@@ -153,7 +153,7 @@ def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
 
 
 def _square(frame: Callable[[], pd.DataFrame], q: Quantity, mode: figures.Mode):
-    return figures.token_map(frame(), q, mode=mode, size=320)
+    return figures.token_map(frame(), q, mode=mode, size=HALF)
 
 
 def facts(view: View, trace: Trace) -> None:

@@ -18,6 +18,8 @@ from attnprobe.ui.errors import plain
 from attnprobe.ui.view import View
 
 Picked = dict[str, Any]
+HALF = 288
+"""The side of a square map that fits half a page 1,280 px wide, with its labels, px."""
 Width = int | Literal["stretch", "content"]
 
 
@@ -127,6 +129,14 @@ def _export_menu(figure: Figure, key: str, formats: Sequence[Format], menu: str)
                 on_click="ignore",
                 width="stretch",
             )
+
+
+def two_cards(view: View, widths: int | Sequence[int] = 2, *, most: int = HALF) -> Sequence[Any]:
+    """Places for two cards side by side, or one below the other for a text longer than `most`.
+
+    A map has at least a pixel for each token, and half a narrow page has no room for more.
+    """
+    return st.columns(widths) if len(view.tokens) <= most else [st.container(), st.container()]
 
 
 def heading(label: str) -> str:

@@ -16,7 +16,7 @@ from attnprobe.scratch.head import HeadSteps, layer_input, steps_from
 from attnprobe.scratch.twin import TWINS
 from attnprobe.ui.cached import Store, digest_of, kept
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import card, draw, provenance
+from attnprobe.ui.show import HALF, card, draw, provenance, two_cards
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
@@ -87,7 +87,7 @@ def steps(view: View) -> None:
     name = choice("Step", list(STEPS), key="scratch_step", label_visibility="collapsed")
     step = STEPS[name]
     figure = _tensor(view, step, step.tensor(made(view)).double().cpu().numpy())
-    left, right = st.columns(2)
+    left, right = two_cards(view)
     with left, card(f"The formula and the code of {name}"):
         st.latex(step.formula)
         if step.note(view):
@@ -117,7 +117,7 @@ def _tensor(view: View, step: Step, values: np.ndarray) -> Figure:
         shape, caption = "Query × key", figures.pooling_note(len(view.tokens), q.kind)
 
         def chart(mode: figures.Mode):
-            return figures.token_map(frame(), q, mode=mode, size=340)
+            return figures.token_map(frame(), q, mode=mode, size=HALF)
     else:
         frame = partial(figures.component_frame, values, q.name)
         shape, caption = "Position × component", figures.component_note(values.shape)
