@@ -170,9 +170,7 @@ def scatter(
     if marked is not None:
         layers += points_out(marked, qx, qy, mode)
     return themed(
-        alt.layer(
-            *layers, width=width, height=height, resolve={"scale": {"color": "independent"}}
-        ),
+        alt.layer(*layers, width=width, height=height, resolve={"scale": {"color": "independent"}}),
         mode,
         alt_text=f"{len(frame)} points: {qy.title} against {qx.title}.",
         dense=len(frame) > 2000,
