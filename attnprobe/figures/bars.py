@@ -45,7 +45,7 @@ def bars(
             title=None,
             labelExpr=lookup(labels, "datum.value"),
             labelOverlap=False,
-            labelLimit=180,
+            labelLimit=280,
             ticks=False,
             domain=False,
         ),

@@ -34,12 +34,9 @@ def agreement(state: Perturbing) -> None:
         return
     baselines(state, frames)
     table = pairs(frames["agreement"])
-    left, right = st.columns([3, 2])
-    with left:
-        _tau(state, table)
-    with right:
-        _tokens(frames["importances"])
+    _tau(state, table)
     _pair_table(table)
+    _tokens(frames["importances"])
 
 
 def pairs(frame: pd.DataFrame) -> pd.DataFrame:
