@@ -81,7 +81,7 @@ def test_the_language_switch_turns_labels_captions_and_verdicts(lab):
 
 def test_a_figure_leaves_as_a_pdf_that_can_be_read(lab):
     page = lab("softmax", "ko")
-    page.get_by_role("button", name="Export").first.click()
+    page.get_by_role("button", name="내보내기").first.click()
     with page.expect_download(timeout=LONG) as download:
         page.get_by_role("button", name="PDF", exact=True).click()
     assert download.value.suggested_filename.endswith("theory-row-weights.pdf")
