@@ -50,8 +50,12 @@ def _visible(char: str) -> str:
 
 
 def lookup(labels: Sequence[object], index: str) -> str:
-    """A Vega expression that yields the label at the position `index`, itself an expression."""
-    return f"{json.dumps(safe_labels(labels))}[{index}]"
+    """A Vega expression that yields the label at the position `index`, itself an expression.
+
+    Vega takes a string such as "if" or "constructor" inside an expression for a name of its own and
+    draws nothing, so every label is written with a space before it that the expression takes off.
+    """
+    return f"slice({json.dumps([' ' + label for label in safe_labels(labels)])}[{index}], 1)"
 
 
 def thinned(n: int, step: Number, spacing: Number = 11) -> list[int]:
