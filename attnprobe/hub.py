@@ -157,6 +157,8 @@ def _resume(name: str, file: str, revision: str | None, bar: type[tqdm] | None) 
     blob.parent.mkdir(parents=True, exist_ok=True)
     part = blob.with_name(f"{digest}.incomplete")
     with WeakFileLock(f"{part}.lock"):
+        if blob.exists():  # another process brought it while this one waited
+            return
         with part.open("ab") as begun:
             done = begun.tell()
             http_get(
