@@ -113,8 +113,9 @@ def longest_period(loaded: LoadedModel) -> int:
 def _ordinary(loaded: LoadedModel) -> Int[Tensor, " token"]:
     """The vocabulary without control tokens."""
     size = min(len(loaded.reader.tokenizer), loaded.config.vocab_size)
-    special = loaded.reader.special_ids
-    return torch.tensor([i for i in range(size) if i not in special])
+    ordinary = torch.ones(size, dtype=torch.bool)
+    ordinary[[i for i in loaded.reader.special_ids if i < size]] = False
+    return ordinary.nonzero()[:, 0]
 
 
 def role_table(

@@ -330,9 +330,8 @@ def lines(view: View, trace: Trace) -> None:
     )
     with card("Who looks at whom", caption=figure.caption, export=figure):
         st.slider("Least weight", 0.0, 0.5, 0.05, 0.01, key="least", persist_state="session")
-        with st.container(height=420 if len(head.tokens) > 18 else "content", border=False):
-            clicked = components.lines(
-                strongest, head.tokens, METRICS["weight"], key="lines", mode=view.mode, row=row
-            )
+        clicked = components.lines(
+            strongest, head.tokens, METRICS["weight"], key="lines", mode=view.mode, row=row
+        )
     if clicked is not None:
         pin(head, clicked)

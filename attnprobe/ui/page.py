@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from attnprobe.ui import sidebar
+from attnprobe.ui.collector import spare_what_lives
 from attnprobe.ui.errors import explained
 from attnprobe.ui.offline import stay_offline
 from attnprobe.ui.view import View
@@ -22,6 +23,7 @@ def page(title: str, *, question: str = "", needs_model: bool = True) -> Iterato
     `question` is the one sentence under the title that the page answers. The script ends here when
     there is nothing right to show: no model, no text, or a certificate that failed.
     """
+    spare_what_lives()
     st.set_page_config(page_title=f"{title} · attnprobe", page_icon=str(ICON), layout="wide")
     st.title(title, anchor=False)
     if question:
