@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from attnprobe.analyses.theory_on_model import equivariance
+from attnprobe.analyses.orders import equivariance
 from attnprobe.commands import inputs
 from attnprobe.errors import BadInput
 from attnprobe.loaded import LoadedModel

@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from attnprobe import figures
-from attnprobe.analyses import theory_on_model
+from attnprobe.analyses import orders
 from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
 from attnprobe.scratch.certificate import Certificate, certify, summary
@@ -216,7 +216,7 @@ def _order(view: View) -> None:
         return
     frame = computed(
         view, "scratch:order", {},
-        lambda tick: theory_on_model.equivariance(view.loaded, view.tokens, permutations=4),
+        lambda tick: orders.equivariance(view.loaded, view.tokens, permutations=4),
     )  # fmt: skip
     worst = frame.groupby(["positions", "layer"], as_index=False)["relative_difference"].max()
     exact = int((worst["relative_difference"] < LEAST).sum())

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from attnprobe import figures
-from attnprobe.analyses import theory_on_model
+from attnprobe.analyses import orders, theory_on_model
 from attnprobe.errors import BadInput
 from attnprobe.figures import theory as pictures
 from attnprobe.metrics import Quantity
@@ -285,7 +285,7 @@ def _model_order(lab: Lab) -> None:
     view = lab.view
     frame = lab.of_all(
         "order",
-        lambda told: theory_on_model.equivariance(view.loaded, view.tokens, told=told),
+        lambda told: orders.equivariance(view.loaded, view.tokens, told=told),
     )
     spread = frame.groupby(["positions", "layer"], sort=False)["relative_difference"]
     summary = spread.agg(median="median", low="min", high="max").reset_index()
