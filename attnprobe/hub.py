@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable
 from fnmatch import fnmatch
+from os import SEEK_END
 from pathlib import Path
 
 from huggingface_hub import (
@@ -160,11 +161,12 @@ def _resume(name: str, file: str, revision: str | None, bar: type[tqdm] | None) 
         if blob.exists():  # another process brought it while this one waited
             return
         with part.open("ab") as begun:
-            done = begun.tell()
+            if found.size is not None and begun.tell() > found.size:
+                begun.truncate(0)
             http_get(
                 url,
                 begun,
-                resume_size=done,
+                resume_size=begun.seek(0, SEEK_END),
                 headers=headers,
                 expected_size=found.size,
                 tqdm_class=bar,

@@ -155,6 +155,16 @@ def test_a_part_that_does_not_fit_the_rest_is_thrown_away_in_one_sentence(hub_he
     assert load("owner/tiny", device="cpu").revision == COMMIT
 
 
+def test_a_part_larger_than_its_file_is_begun_anew(hub_here):
+    with pytest.raises(Stopped):
+        hub.snapshot("owner/tiny", None, _stop_halfway)
+    (part,) = Path(constants.HF_HUB_CACHE).rglob("*.incomplete")
+    weights = (hub_here.folder / "model.safetensors").read_bytes()
+    part.write_bytes(bytes(len(weights) + 1))
+    assert (hub.snapshot("owner/tiny") / "model.safetensors").read_bytes() == weights
+    assert hub_here.resumed == []
+
+
 @pytest.mark.parametrize(
     ("name", "revision", "part"),
     [
