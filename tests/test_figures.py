@@ -4,7 +4,9 @@ import base64
 import io
 import itertools
 import json
+import math
 from dataclasses import replace
+from decimal import Decimal
 from xml.etree import ElementTree
 
 import altair as alt
@@ -12,17 +14,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import vl_convert
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from attnprobe import figures
 from attnprobe.errors import BadInput
 from attnprobe.export.converter import VL_VERSION
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.colour import colour_scale, fitted
 from attnprobe.figures.labels import thinned
 from attnprobe.figures.matrix import CELL_LIMIT, MOST_PIXELS
 from attnprobe.figures.raster import pooled
+from attnprobe.figures.values import inline, six_digits
 from attnprobe.metrics import METRICS, Quantity, quantity
 
 MODES = ("light", "dark")
@@ -449,6 +453,45 @@ def test_numbers_in_a_chart_are_float64_to_six_digits():
     frame = heads(1, 2).assign(entropy=np.array([0.0024, 1 / 3], dtype=np.float32))
     _, data = cells(specs(figures.head_map(frame, "entropy")))
     assert [d["entropy"] for d in data] == [0.0024, 0.333333]
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True))
+@settings(max_examples=500)
+def test_any_number_is_rounded_as_python_prints_it(number):
+    """Within a unit in the last place or two; exactly where powers of ten are doubles."""
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        (rounded,) = six_digits(np.array([number]))
+    expected = float(f"{number:.5e}")
+    if math.isfinite(number) and not 1e-15 < abs(number) < 1e25:
+        assert abs(rounded - expected) <= 3 * math.ulp(expected) or tied(number)
+    elif math.isfinite(number):
+        assert rounded == expected or tied(number)
+    else:
+        assert str(rounded) == str(number)
+
+
+def tied(number):
+    """Nearly halfway between two numbers of six digits: either is right."""
+    digits = Decimal(number).normalize().scaleb(-Decimal(number).adjusted() + 5) if number else 0
+    return abs(abs(digits % 1) - Decimal("0.5")) < Decimal("1e-9")
+
+
+def test_drawing_a_chart_or_laying_it_over_another_leaves_it_as_it_was():
+    """Copies share their parts, so nothing may be edited in one of them."""
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 5.0]})
+    pick = alt.selection_point(name="cell", fields=["a"])
+    dots = Chart(inline(frame, ["a", "b"])).mark_point(size=7).encode(x="a:Q", y="b:Q")
+    dots = dots.add_params(pick)
+    line = dots.mark_line(strokeWidth=3).encode(y="a:Q")
+    before = [each.to_dict() for each in (dots, line)]
+    first, second = (alt.layer(dots, line, width=11, height=5).to_dict() for _ in range(2))
+    assert first == second
+    assert [each.to_dict() for each in (dots, line)] == before
+    plain = alt.Chart(inline(frame, ["a", "b"])).mark_point(size=7).encode(x="a:Q", y="b:Q")
+    over = plain.mark_line(strokeWidth=3).encode(y="a:Q")
+    assert alt.layer(plain.add_params(pick), over, width=11, height=5).to_dict() == first
+    assert before[1]["encoding"]["y"]["field"] == "a"
+    assert before[0]["encoding"]["y"]["field"] == "b"
 
 
 def test_nasty_labels_are_data_in_expressions():

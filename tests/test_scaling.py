@@ -123,6 +123,40 @@ def test_the_curve_at_one_is_the_head_table_and_elsewhere_numpy_s_softmax(run):
     assert frame.loc[1.0, "scale"] == pytest.approx(trace.scales[1])
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_in_float32_every_point_of_the_curve_is_as_exact_as_its_logits(tiny_model, kind):
+    """A logit that errs by δ changes p by 2δ of itself, 1 − p too, so J by 4δ and the entropy by
+    2δ of itself; products of d_k components in any order err by d_k + 3 roundings at most."""
+    trace = ap.trace(tiny_model(kind), TEXT)
+    curve = scaling.what_if(trace, 1, 2)
+    q, k = (x[1, 2].double().numpy() for x in (trace.queries, trace.keys))
+    seen = trace.valid().numpy()
+    several = seen.sum(-1) >= 2
+    rounding = (trace.d_head + 3) * torch.finfo(torch.float32).eps * (np.abs(q) @ np.abs(k).T).max()
+    for row in curve.itertuples():
+        logits = np.where(seen, q @ k.T * row.scale, -np.inf)[several]
+        p = np.exp(logits - logits.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        jacobian = np.array([np.diag(each) - np.outer(each, each) for each in p])
+        terms = np.where(p > 0, -p * np.log(np.where(p > 0, p, 1)), 0)
+        away = rounding * row.scale + 1e-5
+        assert row.peak == pytest.approx(p.max(-1).mean(), rel=2 * away)
+        assert row.entropy == pytest.approx(terms.sum(-1).mean(), rel=2 * away)
+        frobenius = np.linalg.norm(jacobian, axis=(-2, -1)).mean()
+        assert row.jacobian_frobenius == pytest.approx(frobenius, rel=4 * away)
+        assert row.jacobian_max == pytest.approx(jacobian.max((-2, -1)).mean(), rel=4 * away)
+        assert row.saturated == pytest.approx((p.max(-1) >= 0.9).mean())
+
+
+def test_a_curve_builds_no_matrix_of_queries_and_keys(tiny_model, monkeypatch):
+    trace = ap.trace(tiny_model("bert"), TEXT)
+    expected = scaling.what_if(trace, 0, 1)
+    for matrix in ("raw_logits", "scaled_logits", "weights", "valid"):
+        monkeypatch.delattr(type(trace), matrix)
+    pd.testing.assert_frame_equal(scaling.what_if(trace, 0, 1), expected)
+    assert scaling.what_if_rows(trace, 0, 1, 2.0).shape == (2 * trace.counted[0, 1].sum(), 7)
+
+
 def test_rows_are_given_as_they_are_and_rescaled(run):
     _, trace = run
     frame = scaling.what_if_rows(trace, 0, 0, 4.0)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnprobe.errors import BadInput
 from attnprobe.loaded import LoadedModel
-from attnprobe.softmax_stats import RowStatistics, statistics_of
+from attnprobe.softmax_stats import RowStatistics, row_statistics
 from attnprobe.trace import Trace
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -165,25 +165,35 @@ def what_if(
     rows with peak ≥ 0.9). No forward pass: the captured logits are rescaled. Factors are those of
     `factors_of` unless given.
     """
-    logits = trace.scaled_logits(layer, head)
-    rows = []
-    for factor in factors_of(trace, layer) if factors is None else factors:
-        statistics = rescaled(trace, logits, factor)
-        counted = statistics.keys >= 2
-        means = {name: getattr(statistics, name)[counted].mean().item() for name in _SHOWN}
-        saturated = (statistics.peak[counted] >= 0.9).double().mean().item()
-        scale = factor * trace.scales[layer]
-        rows.append({"factor": factor, "scale": scale, **means, "saturated": saturated})
-    return pd.DataFrame(rows)
+    factors = factors_of(trace, layer) if factors is None else tuple(factors)
+    statistics = rescaled(trace, layer, head, factors)
+    rows = {name: getattr(statistics, name)[0, :, _counted(statistics)] for name in _SHOWN}
+    means = {name: numbers.double().mean(-1).cpu().numpy() for name, numbers in rows.items()}
+    saturated = (rows["peak"] >= 0.9).double().mean(-1).cpu().numpy()
+    scale = np.array(factors) * trace.scales[layer]
+    return pd.DataFrame({"factor": factors, "scale": scale, **means, "saturated": saturated})
 
 
-def rescaled(
-    trace: Trace, scaled_logits: Float[Tensor, "query key"], factor: float
-) -> RowStatistics:
-    """Row statistics of one head with its scaled logits multiplied by a factor."""
-    require_factor(factor)
-    dtype = scaled_logits.dtype
-    return statistics_of(scaled_logits * factor, trace.valid(), dtype=dtype, spectral=False)
+def rescaled(trace: Trace, layer: int, head: int, factors: Sequence[float]) -> RowStatistics:
+    """Row statistics [1 factor query] of one head with its scaled logits times each factor.
+
+    All factors are one batch, whose queries carry them: tiles stay in cache and no [query key]
+    matrix is built.
+    """
+    for factor in factors:
+        require_factor(factor)
+    dtype = trace.rows.entropy.dtype
+    query, key = (x[layer, head].to(dtype) for x in (trace.queries, trace.keys))
+    times = torch.tensor(factors, dtype=dtype, device=query.device)[None, :, None, None]
+    return row_statistics(
+        query * times, key.expand(1, len(factors), *key.shape),
+        scale=trace.scales[layer], valid=None, causal=trace.causal, dtype=dtype, spectral=False,
+    )  # fmt: skip
+
+
+def _counted(statistics: RowStatistics) -> Int[Tensor, " row"]:
+    """The queries that see at least two keys, whatever the factor."""
+    return (statistics.keys[0, 0] >= 2).nonzero()[:, 0]
 
 
 def require_factor(factor: float) -> None:
@@ -197,18 +207,17 @@ def what_if_rows(trace: Trace, layer: int, head: int, factor: float) -> pd.DataF
 
     Columns: query, token, factor, peak, entropy, jacobian_frobenius, jacobian_max.
     """
-    logits = trace.scaled_logits(layer, head)
+    factors = (1.0, factor) if factor != 1.0 else (1.0,)
+    statistics = rescaled(trace, layer, head, factors)
+    counted = _counted(statistics)
+    places = counted.cpu().numpy()
+    tokens = [trace.tokens.display[i] for i in places]
     frames = []
-    for one in (1.0, factor) if factor != 1.0 else (1.0,):
-        statistics = rescaled(trace, logits, one)
-        counted = (statistics.keys >= 2).nonzero()[:, 0].cpu()
+    for i, one in enumerate(factors):
         columns = {
-            name: getattr(statistics, name)[counted].double().cpu().numpy() for name in _SHOWN
+            name: getattr(statistics, name)[0, i, counted].double().cpu().numpy() for name in _SHOWN
         }
-        tokens = [trace.tokens.display[i] for i in counted.tolist()]
-        frames.append(
-            pd.DataFrame({"query": counted.numpy(), "token": tokens, "factor": one, **columns})
-        )
+        frames.append(pd.DataFrame({"query": places, "token": tokens, "factor": one, **columns}))
     return pd.concat(frames, ignore_index=True)
 
 

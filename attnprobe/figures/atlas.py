@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from attnprobe.errors import BadInput
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.colour import ColourScale, Limits, colour_scale
 from attnprobe.figures.labels import safe_label
 from attnprobe.figures.marks import bar_alone, colour_bar, dots, hatching, outline
@@ -113,7 +114,7 @@ def cells(
         name=SELECTION, fields=list(axes), on="click", clear=False, toggle=False
     )
     return (
-        alt.Chart(inline(frame, [rows, columns, q.name]))
+        Chart(inline(frame, [rows, columns, q.name]))
         .mark_rect(cursor="pointer", **scale.closing())
         .encode(
             x=alt.X(f"{columns}:O", scale=_band(wide), axis=_index_axis(columns, "bottom")),
@@ -176,7 +177,7 @@ def _tile_layers(tiles: pd.DataFrame, name: str, size: int) -> list[alt.Chart]:
     pixels = alt.Scale(domain=[0, 1], range=[0, 1], nice=False, zero=False)
     x = alt.X("left:Q", scale=pixels, axis=None)
     y = alt.Y("top:Q", scale=pixels, axis=None)
-    base = alt.Chart({"values": tuple(tiles.to_dict("records"))}).encode(x=x, y=y)
+    base = Chart({"values": tuple(tiles.to_dict("records"))}).encode(x=x, y=y)
     corner = {"align": "left", "baseline": "top", "width": size, "height": size}
     pick = alt.selection_point(name=SELECTION, fields=[name], on="click", clear=False, toggle=False)
     return [

@@ -4,6 +4,7 @@ import altair as alt
 import pandas as pd
 
 from attnprobe.figures.axes import across, by_sign, fills, tips
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.labels import lookup
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
@@ -50,7 +51,7 @@ def bars(
             domain=False,
         ),
     )
-    base = alt.Chart(data).encode(y=y, tooltip=tips([q], [label, *groups]))
+    base = Chart(data).encode(y=y, tooltip=tips([q], [label, *groups]))
     sign = by_sign(q.name, mode)
     hue = fills(frame, by, mode) if by else sign
     layers = [base.mark_bar().encode(x=across(q, zero=True), color=hue)]

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 
 from attnprobe.figures.atlas import cells
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.colour import colour_scale
 from attnprobe.figures.marks import bar_alone, colour_bar, picture
 from attnprobe.figures.matrix import CELL_LIMIT, MOST_PIXELS
@@ -63,7 +64,7 @@ def _ruler(values: np.ndarray) -> alt.Chart:
     across = alt.Scale(domain=[0, wide], nice=False, zero=False)
     look = {"tickCount": 8, "format": "d", "grid": False, "domain": False}
     return (
-        alt.Chart({"values": [{"component": 0, "position": 0}]})
+        Chart({"values": [{"component": 0, "position": 0}]})
         .mark_point(opacity=0, tooltip=None)
         .encode(
             x=alt.X("component:Q", scale=across, axis=alt.Axis(**look)),

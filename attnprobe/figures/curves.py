@@ -4,6 +4,7 @@ import altair as alt
 import pandas as pd
 
 from attnprobe.figures.axes import across, series, tips, upward
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import inline
 from attnprobe.metrics import Quantity, quantity
@@ -33,7 +34,7 @@ def curves(
     data = inline(frame, [qx.name, qy.name, *names, *(band or ())])
     look = series(frame, by, mode) if by else {}
     padding = 6 if dots else 0
-    base = alt.Chart(data).encode(x=across(qx, padding=padding), **look)
+    base = Chart(data).encode(x=across(qx, padding=padding), **look)
     layers = [_band(base, qy, band)] if band else []
     line = base.mark_line(point=dots, clip=True)
     layers.append(line.encode(y=upward(qy, padding=padding), tooltip=tips([qx, qy], names)))
@@ -60,7 +61,7 @@ def points_out(
     c = COLOURS[mode]
     named = [name for name in ("label",) if name in frame]
     data = inline(frame, [x.name, y.name, *named])
-    base = alt.Chart(data).encode(x=across(x, padding=padding), y=upward(y, padding=padding))
+    base = Chart(data).encode(x=across(x, padding=padding), y=upward(y, padding=padding))
     ring = base.mark_point(size=90, fill=c.page, stroke=c.text, strokeWidth=2, opacity=1)
     marks = [ring.encode(tooltip=tips([x, y], named))]
     if named:

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 
 from attnprobe.figures.axes import across, either, fills, series, tips, upward
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.curves import points_out
 from attnprobe.figures.labels import safe_label
 from attnprobe.figures.theme import COLOURS, Mode, themed
@@ -53,7 +54,7 @@ def histogram(
     """
     q = quantity(value)
     shown = _closed(frame, q.name, by) if by else frame
-    base = alt.Chart(
+    base = Chart(
         inline(shown, [q.name, "right", share.name, *([by] if by else [])]),
         width=width,
         height=height,
@@ -106,7 +107,7 @@ def boxes(
     data = inline(shown, [by, *QUANTILES, "n", "chosen"])
     order = [v if isinstance(v, int) else safe_label(v) for v in column(frame, by).tolist()]
     x = alt.X(f"{by}:O", sort=None, scale=alt.Scale(domain=order), axis=alt.Axis(labelAngle=0))
-    base = alt.Chart(data).encode(x=x, tooltip=[alt.Tooltip(f"{by}:O"), *_five_tips(q)])
+    base = Chart(data).encode(x=x, tooltip=[alt.Tooltip(f"{by}:O"), *_five_tips(q)])
     thick = max(2, min(26, int(0.6 * width / max(1, len(order)))))
     pick = alt.selection_point(name="cell", fields=[by], on="click", clear=False, toggle=False)
     y = {name: upward(q, other=name) for name in QUANTILES}
@@ -157,7 +158,7 @@ def scatter(
     qx, qy = quantity(x), quantity(y)
     known = [name for name in names if name in frame]
     data = inline(frame, [qx.name, qy.name, *known, *([by] if by else [])])
-    points = alt.Chart(data).mark_point(opacity=0.75, size=34, cursor="pointer")
+    points = Chart(data).mark_point(opacity=0.75, size=34, cursor="pointer")
     points = points.encode(x=across(qx), y=upward(qy), tooltip=tips([qx, qy], known))
     if by:
         points = points.encode(color=fills(frame, by, mode))
@@ -182,7 +183,7 @@ def _bounds(frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode) -> alt.Ch
     data = inline(frame, [x.name, y.name, "bound"])
     look = series(frame, "bound", mode)
     return (
-        alt.Chart(data)
+        Chart(data)
         .mark_line(strokeWidth=1.5, color=COLOURS[mode].text, clip=True)
         .encode(x=across(x), y=upward(y), strokeDash=look["strokeDash"])
     )

@@ -4,6 +4,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.labels import safe_labels
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
@@ -52,7 +53,7 @@ def token_lines(
     )
     side = alt.Scale(domain=[0, 1], nice=False)
     lines = (
-        alt.Chart(inline(shown, columns))
+        Chart(inline(shown, columns))
         .mark_rule(color=COLOURS[mode].accent, strokeCap="round")
         .encode(
             x=alt.X("from_:Q", scale=side, axis=None),
@@ -73,7 +74,7 @@ def token_lines(
         )
     )
     words = pd.DataFrame({"position": range(len(tokens)), "token": safe_labels(tokens)})
-    base = alt.Chart(inline(words, ["position", "token"])).encode(
+    base = Chart(inline(words, ["position", "token"])).encode(
         y=alt.Y("position:Q", scale=down, axis=None), text=alt.Text("token:N")
     )
     ends = [

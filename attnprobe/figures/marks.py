@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import altair as alt
 import numpy as np
 
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.colour import ColourScale
 from attnprobe.figures.raster import hatch, png_url
 from attnprobe.figures.theme import COLOURS, Mode
@@ -43,7 +44,7 @@ def hatching(
         symbolSize=130,
     )
     entry = (
-        alt.Chart({"values": [{"meaning": meaning}]})
+        Chart({"values": [{"meaning": meaning}]})
         .mark_point(opacity=0, filled=False, tooltip=None)
         .encode(
             x=alt.XValue(0),
@@ -59,7 +60,7 @@ def hatching(
 def picture(rgba: np.ndarray, width: int, height: int) -> alt.Chart:
     """Pixels [row column 4] stretched over `width` × `height` px, without smoothing."""
     return (
-        alt.Chart({"values": [{"url": png_url(rgba)}]})
+        Chart({"values": [{"url": png_url(rgba)}]})
         .mark_image(
             width=width,
             height=height,
@@ -82,7 +83,7 @@ def bar_alone(scale: ColourScale, bar: alt.Legend) -> alt.Chart:
     """Nothing but the colour bar, for figures whose colours are already in a raster."""
     name = scale.quantity.name
     return (
-        alt.Chart({"values": [{name: scale.limits[0]}]})
+        Chart({"values": [{name: scale.limits[0]}]})
         .mark_point(opacity=0, tooltip=None)
         .encode(
             x=alt.XValue(0),
@@ -98,7 +99,7 @@ def outline(
     """A double stroke, light outside and dark inside: visible on every colour of every palette."""
     c = COLOURS[mode]
     return [
-        alt.Chart(_ONE)
+        Chart(_ONE)
         .mark_rect(filled=False, stroke=stroke, strokeWidth=width, tooltip=None)
         .encode(
             x=alt.XValue(left), x2=alt.X2Value(right), y=alt.YValue(top), y2=alt.Y2Value(bottom)
@@ -111,7 +112,7 @@ def dots(centres: Iterable[tuple[Number, Number]], mode: Mode) -> list[alt.Chart
     """Small ringed dots at the given pixels (x, y)."""
     c = COLOURS[mode]
     return [
-        alt.Chart(_ONE)
+        Chart(_ONE)
         .mark_point(
             size=40, fill=c.halo, stroke=c.outline, strokeWidth=1.2, opacity=1, tooltip=None
         )

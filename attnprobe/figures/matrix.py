@@ -9,6 +9,7 @@ import pandas as pd
 
 from attnprobe.errors import BadInput
 from attnprobe.figures.atlas import SELECTION
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.colour import ColourScale, Limits, colour_scale
 from attnprobe.figures.labels import lookup, safe_labels, token_axis
 from attnprobe.figures.marks import bar_alone, colour_bar, hatching, outline, picture
@@ -160,7 +161,7 @@ def _cells(
         name=SELECTION, fields=["query", "key"], on="click", clear=False, toggle=False
     )
     return [
-        alt.Chart(inline(frame, list(frame)))
+        Chart(inline(frame, list(frame)))
         .mark_rect(cursor="pointer", **scale.closing())
         .encode(
             x=alt.X("key:O", scale=band, axis=token_axis(tokens, step, titles[1], side="top")),
@@ -200,7 +201,7 @@ def _raster(
     across = alt.Scale(domain=[0, end], nice=False, zero=False)
     down = alt.Scale(domain=[end, 0], nice=False, zero=False)
     ruler = (
-        alt.Chart({"values": [{"key": 0, "query": 0}]})
+        Chart({"values": [{"key": 0, "query": 0}]})
         .mark_point(opacity=0, tooltip=None)
         .encode(
             x=alt.X("key:Q", scale=across, axis=axes["key"]),

@@ -6,6 +6,7 @@ import altair as alt
 import pandas as pd
 
 from attnprobe.figures.axes import by_sign, number_scale, tips
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.colour import Limits
 from attnprobe.figures.labels import lookup, thinned
 from attnprobe.figures.matrix import grid, map_layers, token_labels
@@ -51,7 +52,7 @@ def row_bars(
         ticks=False,
     )
     chart = (
-        alt.Chart(inline(frame, ["key", "key_token", q.name]), width=n * step, height=height)
+        Chart(inline(frame, ["key", "key_token", q.name]), width=n * step, height=height)
         .mark_bar(cursor="default")
         .encode(
             x=alt.X(
@@ -145,7 +146,7 @@ def _strip(
     ticks = alt.Axis(orient="top", tickCount=2, format="~g", labelFlush=True)
     x = alt.X(f"{q.name}:Q", title=q.title, scale=number_scale(q, zero=True), axis=ticks)
     return (
-        alt.Chart(data, width=width, height=height)
+        Chart(data, width=width, height=height)
         .mark_rect(fill=colour)
         .encode(
             y=alt.Y("above:Q", scale=down, axis=axis),

@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import inline
 
@@ -36,7 +37,7 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
         frame.assign(exactly=list(map(_exactly, frame["max_abs_error"], frame["tolerance"]))),
         ["place", "stage", "log_ratio", "exactly", "max_abs_error", "tolerance", "ok"],
     )
-    base = alt.Chart(data).encode(
+    base = Chart(data).encode(
         x=alt.X(
             "stage:N", sort=stages, title="stage",
             axis=alt.Axis(labelAngle=-40, orient="bottom", ticks=False, domain=False),
@@ -64,7 +65,7 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
     )
     cells = base.mark_rect(stroke=c.page, strokeWidth=2).encode(color=colour)
     crosses = (
-        alt.Chart(inline(frame[~frame["ok"].astype(bool)], ["place", "stage", "ok"]))
+        Chart(inline(frame[~frame["ok"].astype(bool)], ["place", "stage", "ok"]))
         .mark_text(text="✕", fontWeight=700, color=c.halo)
         .encode(x=alt.X("stage:N", sort=stages), y=alt.Y("place:N", sort=rows))
     )

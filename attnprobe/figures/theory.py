@@ -6,6 +6,7 @@ import altair as alt
 import pandas as pd
 
 from attnprobe.figures.axes import across, series, tips, upward
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.colour import Limits, colour_scale
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, finite, inline, native
@@ -36,7 +37,7 @@ def labelled_grid(
     rows, columns = (native(column(frame, axis.name)).unique().tolist() for axis in (down, right))
     width, height = cell[0] * len(columns), cell[1] * len(rows)
     cells = (
-        alt.Chart(inline(frame, [down.name, right.name, q.name]))
+        Chart(inline(frame, [down.name, right.name, q.name]))
         .mark_rect()
         .encode(
             x=_steps(alt.X, right, columns, _angle(columns, cell[0])),
@@ -84,7 +85,7 @@ def grouped_bars(
     legend = alt.Legend(title=None, orient="bottom")
     axis = alt.Axis(labelAngle=_angle(order, width / len(order)), labelLimit=96)
     chart = (
-        alt.Chart(inline(frame, [x, by, q.name]), width=width, height=height)
+        Chart(inline(frame, [x, by, q.name]), width=width, height=height)
         .mark_bar()
         .encode(
             x=alt.X(f"{x}:N", title=x, sort=order, axis=axis),
@@ -118,20 +119,20 @@ def convex_hull(
     y = Quantity("y", "second component y", domain=_margins(values["y"]))
     outline = values.iloc[[*corners, *corners[:1]]].assign(order=range(len(corners) + 1))
     hull = (
-        alt.Chart(inline(outline, ["x", "y", "order"]))
+        Chart(inline(outline, ["x", "y", "order"]))
         .mark_line(color=c.muted, strokeDash=[5, 3], fill=c.accent, fillOpacity=0.1, tooltip=None)
         .encode(x=across(x), y=upward(y), order=alt.Order("order:Q"))
     )
-    base = alt.Chart(inline(values, ["label", "x", "y", "weight"])).encode(x=across(x), y=upward(y))
+    base = Chart(inline(values, ["label", "x", "y", "weight"])).encode(x=across(x), y=upward(y))
     size = alt.Size("weight:Q", scale=alt.Scale(domain=[0, 1], range=[30, 900]), legend=None)
     output = frame[frame["point"] == "output"].assign(label="output")
     cross = (
-        alt.Chart(inline(output, ["label", "x", "y"]))
+        Chart(inline(output, ["label", "x", "y"]))
         .mark_point(shape="cross", size=160, fill=c.categories[1], stroke=c.page, opacity=1)
         .encode(x=across(x), y=upward(y), tooltip=tips([x, y], ["label"]))
     )
     named = (
-        alt.Chart(inline(output, ["label", "x", "y"]))
+        Chart(inline(output, ["label", "x", "y"]))
         .mark_text(align="left", dx=11, dy=10, fontWeight=600, tooltip=None)
         .encode(x=across(x), y=upward(y), text=alt.Text("label:N"))
     )
@@ -190,7 +191,7 @@ def against_prediction(
     look = series(frame, by, mode) if by else {}
     hue = {"color": look["color"]} if by else {}
     look = hue if bound else look
-    base = alt.Chart(data).encode(x=across(qx, padding=_ROOM))
+    base = Chart(data).encode(x=across(qx, padding=_ROOM))
     up = partial(upward, y, padding=_ROOM)
     point = base.mark_point(filled=True, size=45, opacity=1, clip=True)
     layers = [
@@ -215,7 +216,7 @@ def against_prediction(
 
 def _claimed(frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode) -> list[alt.Chart]:
     c = COLOURS[mode]
-    base = alt.Chart(inline(frame, [x.name, y.name, "label"])).encode(
+    base = Chart(inline(frame, [x.name, y.name, "label"])).encode(
         x=across(x, padding=_ROOM), y=upward(y, padding=_ROOM)
     )
     cross = base.mark_point(

@@ -89,13 +89,14 @@ def six_digits(values: np.ndarray) -> np.ndarray:
     usable = np.isfinite(values) & (values != 0)
     size = np.where(usable, np.abs(values), 1.0)
     places = 5 - np.floor(np.log10(size)).astype(int)
+    small = places > 0
+    # Two factors, for the whole one is no double beyond 1e±308. `rest` is 1 but for very small and
+    # very large numbers, and a whole number over `power` is the double that prints as its digits.
     power = _POWERS[np.minimum(np.abs(places), len(_POWERS) - 1)]
-    # A whole number over a power of ten is the double that prints as just these digits.
-    up = np.rint(np.where(usable, values, 0.0) * np.where(places > 0, power, 1 / power))
-    rounded = np.where(places > 0, up / power, up * power)
-    for tiny in np.argwhere(usable & (np.abs(places) >= len(_POWERS))):
-        rounded[tuple(tiny)] = round(float(values[tuple(tiny)]), int(places[tuple(tiny)]))
-    return np.where(usable, rounded, values)
+    beyond = 10.0 ** np.maximum(np.abs(places) - (len(_POWERS) - 1), 0)
+    rest = np.where(small, beyond, 1 / beyond)
+    up = np.rint(np.where(usable, values, 0.0) * np.where(small, power, 1 / power) * rest)
+    return np.where(usable, np.where(small, up / power, up * power) / rest, values)
 
 
 # Powers of ten that a double holds exactly.

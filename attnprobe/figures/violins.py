@@ -4,6 +4,7 @@ import altair as alt
 import pandas as pd
 
 from attnprobe.figures.axes import tips, upward
+from attnprobe.figures.chart import Chart
 from attnprobe.figures.labels import lookup, safe_label
 from attnprobe.figures.theme import COLOURS, Mode, themed
 from attnprobe.figures.values import column, inline
@@ -45,7 +46,7 @@ def violins(
     scale = alt.Scale(domain=[-0.5, max(len(names), 1) - 0.5], nice=False, zero=False)
     data = inline(drawn, [by, q.name, "right", "share", "left", "rim"])
     shapes = (
-        alt.Chart(data)
+        Chart(data)
         .mark_rect(fill=c.accent, stroke=None, opacity=0.85)
         .encode(
             x=alt.X("left:Q", scale=scale, axis=axis),
