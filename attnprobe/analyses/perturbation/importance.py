@@ -86,9 +86,8 @@ def leave_one_out(
     if deleted and len(tokens) < 2:
         return effect
     for part in batches(len(tokens), run.length):
-        tick()
         examples = _without(run, tokens[part], deleted)
-        with torch.no_grad():
+        with torch.no_grad(), capture.watching(tick=tick):
             found = run.readout.distribution(examples).unflatten(0, (len(tokens[part]), -1))
         effect[tokens[part]] = tvd(found, run.outcome).mean(-1)
     return effect

@@ -7,6 +7,7 @@ computed in the same batch, by the same arithmetic.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,7 +25,7 @@ from attnprobe.analyses.perturbation.edits import (
     valid_keys,
     weights_of,
 )
-from attnprobe.analyses.sweeps import TOKENS, unedited
+from attnprobe.analyses.sweeps import unedited
 from attnprobe.capture import AttentionCall
 from attnprobe.data import LabelledText, bundled
 from attnprobe.errors import BadInput
@@ -32,6 +33,9 @@ from attnprobe.loaded import LoadedModel
 from attnprobe.readout import Examples, ReadOut
 
 STRANGERS = 8
+TOKENS = 1664
+"""Tokens (variants × positions) of one batch: many, because the clean run in each batch is one text
+that teaches nothing new; in fewer batches matrix products gain a little and caches lose less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,14 +157,18 @@ class Effects:
 
 
 def outcomes(
-    run: CleanRun, scope: Scope, rule: Rule, variants: int
+    run: CleanRun,
+    scope: Scope,
+    rule: Rule,
+    variants: int,
+    tick: Callable[[], None] | None = None,
 ) -> Float[Tensor, "clean_and_variant spot outcome"]:
     """Output distributions of the clean run and of `variants` edited ones, in one batch.
 
     The layers below the scope are not computed, nor the first edited layer's queries, keys and
     attention. A variant whose contexts no edit has moved has the clean output to the last bit:
     matrix products may round equal rows of a batch differently. Gradients flow to whatever the
-    rule brings in.
+    rule brings in. `tick` is called before every layer and may raise to end the run.
     """
     start, chosen = scope.first_layer, run.rows(scope)
     examples = run.examples.repeat(variants + 1)
@@ -168,7 +176,7 @@ def outcomes(
     edited = contexts(run.calls[start], scope, rule, chosen, variants)
     changed = differing(edited, edited[:1])[1:]
     higher = rewritten(scope, rule, chosen, changed) if scope.layer is None else None
-    with capture.watching(higher, start=start, hidden=hidden, contexts=edited):
+    with capture.watching(higher, start=start, hidden=hidden, contexts=edited, tick=tick):
         distribution = run.readout.distribution(examples)
     found = distribution.unflatten(0, (variants + 1, -1))
     kept = torch.cat([torch.ones_like(changed[:1]), changed])[:, None, None]
@@ -180,14 +188,13 @@ def effects(
     scope: Scope,
     rule_for: Callable[[slice], Rule],
     variants: int,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], None] | None = None,
 ) -> Effects:
     """Runs `variants` edits of a scope in batches; `rule_for` gives the rule of a slice of them."""
     parts = []
     for part in batches(variants, run.length):
-        tick()
         with torch.no_grad():
-            found = outcomes(run, scope, rule_for(part), part.stop - part.start)
+            found = outcomes(run, scope, rule_for(part), part.stop - part.start, tick)
         parts.append(_compared(found[1:], found[:1]))
     return Effects(*(torch.cat([getattr(p, name) for p in parts]) for name in _FIELDS))
 
@@ -201,10 +208,13 @@ def _compared(edited: Tensor, clean: Tensor) -> Effects:
 
 
 def batches(variants: int, length: int) -> Iterator[slice]:
-    """Slices of the variants, each about `TOKENS` tokens with its clean run."""
-    size = max(1, TOKENS // length - 1)
-    for start in range(0, variants, size):
-        yield slice(start, min(variants, start + size))
+    """Slices of the variants, alike in size, each of at most `TOKENS` tokens with its clean run.
+
+    A text too long for that goes one variant at a time.
+    """
+    number = ceil(variants / max(1, TOKENS // length - 1))
+    for part in range(number):
+        yield slice(variants * part // number, variants * (part + 1) // number)
 
 
 def passes(variants: int, length: int) -> int:
