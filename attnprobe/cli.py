@@ -24,7 +24,7 @@ from attnprobe.commands import (
     scratch,
     theory,
 )
-from attnprobe.errors import AttnprobeError
+from attnprobe.errors import AttnprobeError, Stopped
 from attnprobe.export.files import require_place, write
 
 COMMANDS = (models, heads, roles, certify, scaling, scratch, jacobian, prune, perturb, theory)
@@ -37,13 +37,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if args.out is not None:
             require_place(args.out)
-        _deliver(args, args.command.run(args))
+        _run(args)
     except AttnprobeError as error:
         print(f"attnprobe {args.command.NAME}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()
     return 0
+
+
+def _run(args: Namespace) -> None:
+    """Runs the command; of one that was stopped, delivers what it kept before saying so."""
+    try:
+        found = args.command.run(args)
+    except Stopped as stopped:
+        if stopped.kept:
+            _deliver(args, stopped.kept)
+        raise
+    _deliver(args, found)
 
 
 class _OneSentence(ArgumentParser):

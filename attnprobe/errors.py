@@ -4,6 +4,9 @@ Each message is one sentence that says what came, what was needed and what to do
 command line print these as they are; any other exception is a defect of attnprobe.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class AttnprobeError(Exception):
     """Base of every failure that is explained to the person who caused it."""
@@ -42,7 +45,11 @@ class CaptureFailed(AttnprobeError):
 
 
 class Stopped(AttnprobeError):
-    """The person stopped a run; what was finished is kept."""
+    """The person stopped a run; what was finished is kept, in `kept` where there is no cache."""
+
+    def __init__(self, message: str, kept: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kept = kept or {}
 
 
 class ExportFailed(AttnprobeError):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -90,6 +91,47 @@ def test_violins_count_every_permutation_once(runs):
     assert frame.groupby("peak_bin")["n"].first().sum() == 18
 
 
+def stopping_after(steps, signal):
+    """The search, ended from outside once so many steps are made."""
+    whole = adversary.adversarial
+
+    def stopped(run, scope, settings, tick):
+        for found in whole(run, scope, settings, tick):
+            if found.steps > steps:
+                raise signal
+            yield found
+
+    return stopped
+
+
+def test_a_stopped_adversary_keeps_what_a_search_of_so_few_steps_finds(runs, monkeypatch):
+    units = experiments.adversary_units(runs[:1], Scope(1, 2), QUICK)
+    few = experiments.adversary_units(runs[:1], Scope(1, 2), replace(QUICK, steps=2))
+    reports = []
+    monkeypatch.setattr(experiments, "EARLY", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(experiments, "adversarial", stopping_after(2, Stopped("stopped")))
+        with pytest.raises(Stopped):
+            experiments.in_turn(units, lambda *told: reports.append(told))
+    done, total, parts = reports[-1]
+    assert (done, total) == (0.5, 1)
+    expected = experiments.joined(experiments.in_turn(few, no_report))
+    found = experiments.joined(parts)
+    assert found["adversaries"]["steps"].tolist() == [2]
+    for name, frame in expected.items():
+        pd.testing.assert_frame_equal(found[name], frame)
+    later = experiments.joined(experiments.in_turn(units, no_report))["adversaries"]
+    assert later["steps"].tolist() == [QUICK.steps]
+    assert later["max_jsd"].item() >= found["adversaries"]["max_jsd"].item()
+
+
+def test_a_search_that_takes_no_time_reports_once(runs):
+    reports = []
+    units = experiments.adversary_units(runs[:2], Scope(1, 2), QUICK)
+    experiments.in_turn(units, lambda *told: reports.append(told))
+    assert [(done, len(parts)) for done, _, parts in reports] == [(1, 1), (2, 2)]
+
+
 @pytest.mark.parametrize("scope", [Scope(1, 2), Scope(0), Scope()])
 def test_adversary_frames_hold_weights_and_outputs_that_belong_together(runs, scope):
     units = experiments.adversary_units(runs[:1], scope, QUICK)
@@ -135,9 +177,9 @@ def test_costs_count_the_runs_that_are_made(runs, monkeypatch):
     made = []
     real = runs_module.outcomes
 
-    def counted(run, scope, rule, variants):
+    def counted(run, scope, rule, variants, tick):
         made.append(variants + 1)
-        return real(run, scope, rule, variants)
+        return real(run, scope, rule, variants, tick)
 
     monkeypatch.setattr(runs_module, "outcomes", counted)
     lengths = [run.length for run in runs[:1]]
@@ -195,6 +237,41 @@ def test_the_command_line_gives_the_same_frames(tiny_folder, tmp_path, runs, cap
     found = [row for row in frames["draws"] if (row["layer"], row["head"]) == (1, 2)]
     assert [row["tvd"] for row in found] == pytest.approx(expected["tvd"].tolist(), abs=1e-6)
     assert len(frames["ratios"]) == 3
+
+
+def interrupted(tiny_folder, monkeypatch, early):
+    stop = stopping_after(3, KeyboardInterrupt)
+    monkeypatch.setattr(experiments, "EARLY", early)
+    monkeypatch.setattr(experiments, "adversarial", stop)
+    return (
+        "--model", str(tiny_folder("bert-classifier")), "--text", TEXTS[0], "--layer", "1",
+        "--experiment", "permutation", "--permutations", "2", "--others", "0",
+        "--experiment", "adversary", "--steps", "10", "--experiment", "erasure",
+    )  # fmt: skip
+
+
+def test_an_interrupted_command_gives_what_it_found_and_says_so(tiny_folder, monkeypatch, capsys):
+    status = main(["perturb", "--format", "json", *interrupted(tiny_folder, monkeypatch, 0.0)])
+    out, error = capsys.readouterr()
+    frames = {
+        name: json.loads(body)
+        for name, _, body in (block.partition("\n") for block in out.split("# ")[1:])
+    }
+    assert status == 2
+    assert "adversary was stopped after 0.3 of 1 parts" in error
+    assert frames["stopped"] == [{"experiment": "adversary", "done": 0.3, "total": 1}]
+    assert frames["adversaries"][0]["steps"] == 3
+    assert len(frames["draws"]) == 2
+    assert "erasure" not in frames
+
+
+def test_a_command_interrupted_at_once_is_one_sentence(tiny_folder, monkeypatch, capsys):
+    arguments = [*interrupted(tiny_folder, monkeypatch, 1e9)]
+    del arguments[6:12]
+    assert main(["perturb", *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.endswith("attnprobe perturb: stopped before anything was found\n")
 
 
 def test_every_experiment_runs_from_the_command_line_on_a_causal_model(tiny_folder, capsys):

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
+from attnprobe.analyses.perturbation import adversary, experiments
 from attnprobe.figures.violins import violins
 from attnprobe.metrics import Quantity
 
@@ -84,6 +86,34 @@ def test_the_adversary_is_labelled_as_a_demonstration(models):
     assert "no score of a head" in written(app)
     assert "TVD ≤ 0.01 in the search and in the filter" in written(app)
     assert len(app.get("vega_lite_chart")) == 3
+
+
+def test_a_stopped_adversary_shows_what_it_found_and_goes_on(models, monkeypatch):
+    """Stopped as by the button: the script ends at the next step of the only text's search."""
+    whole = adversary.adversarial
+
+    def stopped(run, scope, settings, tick):
+        for found in whole(run, scope, settings, tick):
+            if found.steps > 4:
+                raise StopException
+            yield found
+
+    settings = {"adversary_steps": 10, "adversary_restarts": 2, "adversary_epsilon": 0.3}
+    monkeypatch.setattr(experiments, "EARLY", 0.0)
+    app = opened(models["bert"], "Adversary", "a dog ran", **settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(experiments, "adversarial", stopped)
+        app = started(app, "adversary")
+        app = app.button(key="adversary:stop").click().run()
+    assert not app.exception
+    assert "0 of 1 parts are in these numbers, and what was found so far" in written(app)
+    assert "was stopped after 4 of 10 steps" in written(app)
+    assert "2 restarts of 4 steps (stopped, 10 were asked for)" in written(app).replace("\\", "")
+    assert len(app.get("vega_lite_chart")) == 3
+    app = started(app, "adversary")
+    assert not app.exception
+    assert "topped" not in written(app)
+    assert "2 restarts of 10 steps" in written(app)
 
 
 @pytest.mark.parametrize(("panel", "name"), [("Agreement", "agreement"), ("Erasure", "erasure")])

@@ -9,10 +9,11 @@ import pandas as pd
 from attnprobe import readout
 from attnprobe.analyses.perturbation import adversary, erasure, experiments, permutation, reply
 from attnprobe.analyses.perturbation.edits import ALL_ROWS, READOUT_ROW, Scope
-from attnprobe.analyses.perturbation.experiments import Cost, Unit
+from attnprobe.analyses.perturbation.experiments import Cost, Part, Unit
 from attnprobe.analyses.perturbation.runs import CleanRun
 from attnprobe.commands import data, inputs
 from attnprobe.data import LabelledText, TextSet
+from attnprobe.errors import Stopped
 from attnprobe.loaded import LoadedModel
 from attnprobe.models import load
 from attnprobe.readout import ReadOut
@@ -20,6 +21,7 @@ from attnprobe.readout import ReadOut
 NAME = "perturb"
 HELP = "permuted, replaced, adversarial and erased attention, and its agreement with gradients"
 
+STOPPED = "stopped"
 _ROWS = {"all": ALL_ROWS, "read-out": READOUT_ROW}
 
 
@@ -59,7 +61,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> dict[str, pd.DataFrame]:
-    """The frames of every experiment asked for, by name."""
+    """The frames of every experiment asked for, by name.
+
+    Interrupted, raises `Stopped` with the frames so far and one that says how far it came.
+    """
     loaded = inputs.model_of(args)
     texts = _texts(args)
     reader = _reader(args, loaded, texts)
@@ -68,6 +73,14 @@ def run(args: Namespace) -> dict[str, pd.DataFrame]:
     frames = {}
     for name in dict.fromkeys(args.experiment or ["permutation"]):
         frames |= _EXPERIMENTS[name](args, loaded, runs, scope)
+        if STOPPED in frames:
+            done, total = frames[STOPPED].iloc[0]
+            frames[STOPPED].insert(0, "experiment", name)
+            raise Stopped(
+                f"{name} was stopped after {done:g} of {total:g} parts; what was found until then "
+                "is given",
+                frames,
+            )
     if args.checkpoint:
         frames["checkpoints"] = _checkpoints(args, loaded, texts)
     return frames
@@ -95,14 +108,25 @@ def _reader(args: Namespace, loaded: LoadedModel, texts: TextSet) -> ReadOut:
 
 
 def _done(units: Sequence[Unit], cost: Cost, runs: Sequence[CleanRun]) -> dict[str, pd.DataFrame]:
-    """Runs the units; says on standard error what they will cost and how far they are."""
+    """Runs the units; says on standard error what they will cost and how far they are.
+
+    Interrupted, gives what was found until then, and in the frame `STOPPED` how much that is.
+    """
     print(cost.statement(experiments.pace(runs[0])), file=sys.stderr)
+    latest: list[tuple[int | float, int, tuple[Part, ...]]] = []
 
-    def report(done: int, total: int, parts: tuple) -> None:
+    def report(done: int | float, total: int, parts: tuple[Part, ...]) -> None:
+        latest[:] = [(done, total, parts)]
         if sys.stderr.isatty():
-            print(f"\r{done:,} of {total:,}", end="\n" * (done == total), file=sys.stderr)
+            print(f"\r{done:,} of {total:,} ", end="\n" * (done == total), file=sys.stderr)
 
-    return experiments.joined(experiments.in_turn(units, report))
+    try:
+        return experiments.joined(experiments.in_turn(units, report))
+    except KeyboardInterrupt:
+        if not latest:
+            raise Stopped("stopped before anything was found") from None
+    done, total, parts = latest[0]
+    return experiments.joined(parts) | {STOPPED: pd.DataFrame([{"done": done, "total": total}])}
 
 
 def _permutation(

@@ -37,6 +37,14 @@ CHOSEN, OTHERS = "chosen", "others, the null"
 
 
 @dataclass(frozen=True, eq=False)
+class _Parts:
+    """What finished units gave, and at most one that was begun and is done again to go on."""
+
+    whole: tuple[experiments.Part, ...]
+    begun: tuple[experiments.Part, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class Perturbing:
     """What the page's widgets say: texts and read-out, and which weights are edited."""
 
@@ -77,27 +85,33 @@ class Perturbing:
         units: Callable[[Sequence[CleanRun]], list[Unit]],
         cost: Cost,
     ) -> dict[str, pd.DataFrame] | None:
-        """An experiment's frames once it was started, those of finished units if it was stopped."""
+        """An experiment's frames once it was started; if it was stopped, those of finished units
+        and what an unfinished one had found."""
         scope = [self.scope.layer, self.scope.head, self.scope.rows]
         everything = {**self.experiment.parameters, "scope": scope, **parameters}
 
-        def steps(progress: Progress) -> tuple[experiments.Part, ...]:
+        def steps(progress: Progress) -> _Parts:
             runs = experiments.clean_runs(
                 self.experiment.readout, self.experiment.texts.texts, progress.tick
             )
-            kept = progress.partial or ()
-            return experiments.in_turn(units(runs), progress, progress.tick, kept)
+            kept = progress.partial.whole if progress.partial else ()
+
+            def report(done: int | float, total: int, parts: tuple[experiments.Part, ...]) -> None:
+                progress(done, total, _Parts(parts[: int(done)], parts[int(done) :]))
+
+            return _Parts(experiments.in_turn(units(runs), report, progress.tick, kept))
 
         price = cost.statement(self.pace())
         outcome = run(self.experiment.view, name, everything, steps, cost=price)
-        if outcome is None or not outcome.value:
+        if outcome is None:
             return None
         if not outcome.complete:
+            begun = ", and what was found so far of the next" if outcome.value.begun else ""
             st.caption(
-                f":material/info: Stopped: {outcome.done:,} of {outcome.total:,} parts are in "
-                "these numbers."
+                f":material/info: Stopped: {len(outcome.value.whole):,} of {outcome.total:,} parts "
+                f"are in these numbers{begun}."
             )
-        return experiments.joined(outcome.value)
+        return experiments.joined([*outcome.value.whole, *outcome.value.begun])
 
     def pace(self) -> float:
         """Seconds per token and layer on this machine."""

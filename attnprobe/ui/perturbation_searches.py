@@ -41,7 +41,7 @@ def adversaries(state: Perturbing) -> None:
     if frames is None:
         return
     baselines(state, frames)
-    _searched(frames["adversaries"])
+    _searched(frames["adversaries"], settings)
     if len(frames.get("weights", ())):
         _one_text(state, frames, settings)
 
@@ -66,7 +66,14 @@ def _search_settings() -> Settings:
     return Settings(float(epsilon), int(restarts), int(steps), seed=int(seed))
 
 
-def _searched(frame: pd.DataFrame) -> None:
+def _searched(frame: pd.DataFrame, settings: Settings) -> None:
+    short = frame[frame["steps"] < settings.steps]
+    if len(short):
+        st.caption(
+            f":material/warning: The search of text {int(short['text'].iloc[0]) + 1} was stopped "
+            f"after {int(short['steps'].iloc[0]):,} of {settings.steps:,} steps: a longer one may "
+            "find weights that lie further away."
+        )
     means = frame[["max_jsd", "attainable_jsd", "relative_jsd", "tvd", "feasible_share"]].mean()
     metrics(
         ("ε-max JSD", shown(means["max_jsd"]), "Nats, mean over influential rows and texts."),
@@ -86,18 +93,18 @@ def _one_text(state: Perturbing, frames: Mapping[str, pd.DataFrame], settings: S
         number = st.selectbox(
             "Text", texts, format_func=lambda i: words[i][:90], key="adversary_text"
         )
-    weights, outputs = (
-        frame[frame["text"] == number] for frame in (frames["weights"], frames["outputs"])
+    row, weights, outputs = (
+        frames[name][frames[name]["text"] == number]
+        for name in ("adversaries", "weights", "outputs")
     )
+    said = settings.after(int(row["steps"].iloc[0]))
     for place, (side, title) in zip(st.columns(2), SIDES.items(), strict=True):
         with place:
-            _weights(state, weights, side, title, settings)
-    _outputs(state, outputs, settings)
+            _weights(state, weights, side, title, said)
+    _outputs(state, outputs, said)
 
 
-def _weights(
-    state: Perturbing, frame: pd.DataFrame, side: str, title: str, settings: Settings
-) -> None:
+def _weights(state: Perturbing, frame: pd.DataFrame, side: str, title: str, said: str) -> None:
     q = METRICS["weight"]
     named = frame.rename(columns={side: "weight"})[
         ["query", "key", "query_token", "key_token", "weight"]
@@ -115,9 +122,9 @@ def _weights(
         chart_for=chart,
         frame=named,
         caption=f"{title.capitalize()} of {state.scope.label}.{averaged} "
-        f"{adversary.LABEL.capitalize()}; {settings.statement}.",
+        f"{adversary.LABEL.capitalize()}; {said}.",
         alt=f"{title.capitalize()}: queries by keys.",
-        provenance=state.provenance(search=settings.statement, label=adversary.LABEL),
+        provenance=state.provenance(search=said, label=adversary.LABEL),
     )
     show(state.view, figure, title.capitalize(), key=f"adversary:{side}")
 
@@ -132,7 +139,7 @@ def _square(frame: pd.DataFrame) -> pd.DataFrame:
     return figures.matrix_frame(values, [tokens.get(i, "") for i in range(n)], "weight")
 
 
-def _outputs(state: Perturbing, frame: pd.DataFrame, settings: Settings) -> None:
+def _outputs(state: Perturbing, frame: pd.DataFrame, said: str) -> None:
     long = frame.melt(
         ["outcome"], ["real", "adversarial"], var_name="weights", value_name="probability"
     )
@@ -143,9 +150,9 @@ def _outputs(state: Perturbing, frame: pd.DataFrame, settings: Settings) -> None
             long, PROBABILITY, "outcome", by="weights", ordered=False, mode=mode
         ),
         frame=long,
-        caption=f"The read-out's most probable outcomes before and after. {settings.statement}.",
+        caption=f"The read-out's most probable outcomes before and after. {said}.",
         alt="Probabilities of the outcomes under real and adversarial weights.",
-        provenance=state.provenance(search=settings.statement, label=adversary.LABEL),
+        provenance=state.provenance(search=said, label=adversary.LABEL),
     )
     show(state.view, figure, "Output before and after", key="adversary:outputs")
 

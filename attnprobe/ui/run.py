@@ -23,7 +23,7 @@ class Outcome:
     """What a run has so far: `value` is the result, whole only if `complete`."""
 
     value: Any
-    done: int
+    done: int | float
     total: int
 
     @property
@@ -51,8 +51,9 @@ class Progress:
         self._digest = digest
         self._bar = bar
 
-    def __call__(self, done: int, total: int, partial: Any = None, note: str = "") -> None:
-        """`done` of `total` batches are finished and `partial` is their result.
+    def __call__(self, done: int | float, total: int, partial: Any = None, note: str = "") -> None:
+        """`done` of `total` batches are finished and `partial` is their result; a fraction of one
+        may be.
 
         Leaves the run here if the person stopped it or went elsewhere.
         """

@@ -6,7 +6,7 @@ heads that matter as well as for heads that do not. What is found here says that
 not determine the weights. It is no score of a head, and no head should be ranked by it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -48,18 +48,23 @@ class Settings:
     @property
     def statement(self) -> str:
         """For captions: how hard was searched, under which constraint, with which seed."""
+        return self.after(self.steps)
+
+    def after(self, steps: int) -> str:
+        """The statement of a search that has made so many steps, stopped if there are fewer."""
+        asked = "" if steps == self.steps else f" (stopped, {self.steps:,} were asked for)"
         return (
-            f"{self.restarts} restarts of {self.steps} steps, output TVD ≤ {self.epsilon:g} in the "
-            f"search and in the filter, seed {self.seed}"
+            f"{self.restarts} restarts of {steps:,} steps{asked}, output TVD ≤ {self.epsilon:g} in "
+            f"the search and in the filter, seed {self.seed}"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Adversary:
-    """What the search found. Mean over `influential` rows: `jsd` of the best feasible weights of
-    each restart against the real ones, `bound` the largest that any weights can have,
-    `rows` their number. A restart that never met the constraint has `feasible` false and stands for
-    the real weights, JSD 0."""
+    """What the search found in `steps` steps. Mean over `influential` rows: `jsd` of the best
+    feasible weights of each restart against the real ones, `bound` the largest that any weights
+    can have, `rows` their number. A restart that never met the constraint has `feasible` false and
+    stands for the real weights, JSD 0."""
 
     weights: Float[Tensor, "restart head query key"]
     jsd: Float[Tensor, " restart"]
@@ -67,6 +72,7 @@ class Adversary:
     feasible: Bool[Tensor, " restart"]
     bound: float
     rows: int
+    steps: int
 
     @property
     def best(self) -> int:
@@ -95,38 +101,39 @@ def search(
     influential: Bool[Tensor, "head query"],
     outcome: Outcome,
     settings: Settings,
-    tick: Callable[[], None] = lambda: None,
-) -> Adversary:
+) -> Iterator[Adversary]:
     """Weights as far from the real ones as can be, with an output within ε of the model's.
 
     All restarts descend together in one batch: minimise Σ_k [−JSD_k + λ·relu(TVD_k − ε)] less the
     mean JSD between restarts (Jain & Wallace 2019, section 4.2.2), by Adam with AMSGrad over free
     logits, each restart from log-uniform plus noise. JSD is the mean over `influential` rows; only
     these are changed. The best feasible point on the way of each restart is kept.
+
+    Yields what is found so far at the start and after every step, which is what a search of so many
+    steps finds. All share one memory: read one before asking for the next.
     """
+    bound = float(_mean(attainable_jsd(real, valid), influential))
+    rows = int(influential.sum())
     logits = _start(real, valid, settings)
     optimiser = torch.optim.Adam([logits], lr=settings.rate, amsgrad=True)
     best = _Best(real, settings)
     for step in range(settings.steps + 1):
-        tick()
         with torch.enable_grad():
             weights = _weights(logits, real, valid, influential)
             outputs, clean = outcome(weights)
             distance = tvd(outputs, clean).reshape(len(outputs), -1).mean(-1)
             divergence = _mean_jsd(weights, real, influential)
             best.offer(weights.detach(), divergence.detach(), distance.detach())
-            if step == settings.steps:
-                break
+        yield Adversary(best.weights, best.jsd, best.tvd, best.found, bound, rows, step)
+        if step == settings.steps:
+            return
+        with torch.enable_grad():
             spread = _between(weights, influential)
             excess = (distance - settings.epsilon).clamp_min(0)
             loss = (settings.penalty * excess - divergence).sum() - spread
             optimiser.zero_grad()
             (logits.grad,) = torch.autograd.grad(loss, [logits])
         optimiser.step()
-    bound = _mean(attainable_jsd(real, valid), influential)
-    return Adversary(
-        best.weights, best.jsd, best.tvd, best.found, float(bound), int(influential.sum())
-    )
 
 
 def _start(real: Tensor, valid: Tensor, settings: Settings) -> Tensor:
@@ -183,13 +190,14 @@ def adversarial(
     run: CleanRun,
     scope: Scope,
     settings: Settings,
-    tick: Callable[[], None] = lambda: None,
-) -> Adversary | None:
+    tick: Callable[[], None] | None = None,
+) -> Iterator[Adversary]:
     """The search for one text and scope, heads of all layers in scope one after another.
 
     Rows without any influence on the read-out (most of the last layer's, where only the read-out's
-    rows are used) and rows with a single key are left alone and left out of the means. None when
-    no row is left.
+    rows are used) and rows with a single key are left alone and left out of the means. Yields
+    nothing when no row is left, else as `search` does. `tick` is called before every layer of
+    every step and may raise to end the search.
     """
     layers = scope.layers(run.n_layers)
     heads = scope.heads(layers[0], run.loaded.n_heads)
@@ -197,17 +205,17 @@ def adversarial(
     moves = run.rows(scope) & (run.valid.sum(-1) >= 2)
     influential = torch.cat([influence(run)[layer, heads] for layer in layers]) & moves
     if not bool(influential.any()):
-        return None
+        return
 
     def outcome(weights: Tensor) -> tuple[Tensor, Tensor]:
         def rule(rows: Rows) -> Tensor:
             at = (rows.layer - layers[0]) * len(heads)
             return weights[:, at : at + len(heads)]
 
-        found = outcomes(run, scope, rule, weights.shape[0])
+        found = outcomes(run, scope, rule, weights.shape[0], tick)
         return found[1:], found[0].detach()
 
-    return search(real, run.valid, influential, outcome, settings, tick)
+    yield from search(real, run.valid, influential, outcome, settings)
 
 
 def influence(run: CleanRun) -> Bool[Tensor, "layer head query"]:
@@ -226,11 +234,12 @@ def influence(run: CleanRun) -> Bool[Tensor, "layer head query"]:
 
 
 def adversary_row(found: Adversary | None, settings: Settings) -> dict[str, float]:
-    """The numbers that a table shows of one search; undefined (NaN) when nothing could move."""
+    """The numbers that a table shows of one search, `steps` those that were made; undefined (NaN)
+    when nothing could move."""
     row = {
         "epsilon": settings.epsilon,
         "restarts": settings.restarts,
-        "steps": settings.steps,
+        "steps": settings.steps if found is None else found.steps,
         "seed": settings.seed,
     }
     if found is None:

@@ -1,11 +1,12 @@
 """The five experiments over a set of texts: small units of work, done in turn, kept as they come.
 
-A unit is one text in one scope and gives tidy frames by name. Whoever runs them may stop between
-two units and go on later from what is kept; page and command line join the same parts.
+A unit is one text in one scope and gives tidy frames by name. Whoever runs them may stop and go on
+later from the finished units; a long unit also gives what it has so far. Page and command line join
+the same parts.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,9 +31,15 @@ from attnprobe.readout import ReadOut
 
 Part = Mapping[str, pd.DataFrame]
 Tick = Callable[[], None]
-Unit = Callable[[Tick], Part]
-Report = Callable[[int, int, tuple[Part, ...]], None]
-"""Told (done, total, parts so far) after each unit; may raise to end the run."""
+SoFar = tuple[float, Part]
+"""The share of a unit that is done, and its frames as they stand; the last share is 1."""
+Unit = Callable[[Tick], Iterator[SoFar]]
+Report = Callable[[int | float, int, tuple[Part, ...]], None]
+"""Told (done, total, parts so far) after each unit, and within long ones, where `done` is no whole
+number and the last part is unfinished; may raise to end the run."""
+
+EARLY = 2.0
+"""Seconds between two looks at a unit that is under way."""
 
 
 def no_tick() -> None:
@@ -42,10 +49,13 @@ def no_tick() -> None:
 def in_turn(
     units: Sequence[Unit], report: Report, tick: Tick = no_tick, kept: tuple[Part, ...] = ()
 ) -> tuple[Part, ...]:
-    """Runs the units that `kept` does not hold yet, in order, and reports after each."""
+    """Runs the units that `kept`, finished ones, does not hold yet, in order, and reports."""
     parts = kept
     for unit in units[len(kept) :]:
-        parts = (*parts, unit(tick))
+        for share, part in unit(tick):
+            if share < 1:
+                report(len(parts) + round(share, 2), len(units), (*parts, part))
+        parts = (*parts, part)
         report(len(parts), len(units), parts)
     return parts
 
@@ -98,13 +108,16 @@ def permutation_units(
 ) -> list[Unit]:
     """Frames `draws` (a permutation each) and `replaced` (an edit each), text by text."""
 
-    def unit(number: int, run: CleanRun, scope: Scope, tick: Tick) -> Part:
+    def unit(number: int, run: CleanRun, scope: Scope, tick: Tick) -> Iterator[SoFar]:
         drawn = permutation_tvd(run, scope, draws, number=number, tick=tick)
         drawn = drawn.assign(peak=row_peak(run, scope))
-        return {
-            "draws": _named(drawn, number, run, scope),
-            "replaced": baselines(runs, number, scope, draws.seed, tick),
-        }
+        yield (
+            1.0,
+            {
+                "draws": _named(drawn, number, run, scope),
+                "replaced": baselines(runs, number, scope, draws.seed, tick),
+            },
+        )
 
     return [partial(unit, n, run, scope) for n, run in enumerate(runs) for scope in scopes]
 
@@ -123,11 +136,24 @@ def baselines(
 
 
 def adversary_units(runs: Sequence[CleanRun], scope: Scope, settings: Settings) -> list[Unit]:
-    """Frames `adversaries` (a text each), `weights` and `outputs` of the best, if there is one."""
+    """Frames `adversaries` (a text each), `weights` and `outputs` of the best, if there is one.
 
-    def unit(number: int, run: CleanRun, tick: Tick) -> Part:
+    A search under way gives what it has found so far, every `EARLY` seconds.
+    """
+
+    def unit(number: int, run: CleanRun, tick: Tick) -> Iterator[SoFar]:
         own = replace(settings, seed=settings.seed + number)
-        found = adversarial(run, scope, own, tick)
+        replaced = baselines(runs, number, scope, settings.seed, tick)
+        told, found = time.monotonic(), None
+        for found in adversarial(run, scope, own, tick):
+            if found.steps < own.steps and time.monotonic() - told >= EARLY:
+                yield found.steps / own.steps, frames_of(number, run, own, found, replaced)
+                told = time.monotonic()
+        yield 1.0, frames_of(number, run, own, found, replaced)
+
+    def frames_of(
+        number: int, run: CleanRun, own: Settings, found: Adversary | None, replaced: pd.DataFrame
+    ) -> Part:
         frames = {"adversaries": pd.DataFrame([adversary_row(found, own)])}
         if found is not None:
             frames |= {
@@ -135,7 +161,7 @@ def adversary_units(runs: Sequence[CleanRun], scope: Scope, settings: Settings) 
                 "outputs": adversarial_outputs(run, scope, found),
             }
         named = {name: _named(frame, number, run, scope) for name, frame in frames.items()}
-        return named | {"replaced": baselines(runs, number, scope, settings.seed, tick)}
+        return named | {"replaced": replaced}
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
 
@@ -195,14 +221,14 @@ def agreement_units(
 ) -> list[Unit]:
     """Frames `agreement` (every pair of importances of each text) and `importances` themselves."""
 
-    def unit(number: int, run: CleanRun, tick: Tick) -> Part:
+    def unit(number: int, run: CleanRun, tick: Tick) -> Iterator[SoFar]:
         others = importances(run, tick)
         frames = {
             "agreement": agreements(run, scope, others, specials=specials),
             "importances": token_frame(run, attentions(run, scope) | others),
         }
         named = {name: _named(frame, number, run, scope) for name, frame in frames.items()}
-        return named | {"replaced": baselines(runs, number, scope, 0, tick)}
+        yield 1.0, named | {"replaced": baselines(runs, number, scope, 0, tick)}
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
 
@@ -221,12 +247,15 @@ def token_frame(run: CleanRun, values: Mapping[str, torch.Tensor]) -> pd.DataFra
 def erasure_units(runs: Sequence[CleanRun], scope: Scope, erasing: Erasing) -> list[Unit]:
     """Frame `erasure`: every order and number of erased keys of each text."""
 
-    def unit(number: int, run: CleanRun, tick: Tick) -> Part:
+    def unit(number: int, run: CleanRun, tick: Tick) -> Iterator[SoFar]:
         frame = erasure(run, scope, erasing, number=number, tick=tick)
-        return {
-            "erasure": _named(frame, number, run, scope),
-            "replaced": baselines(runs, number, scope, erasing.seed, tick),
-        }
+        yield (
+            1.0,
+            {
+                "erasure": _named(frame, number, run, scope),
+                "replaced": baselines(runs, number, scope, erasing.seed, tick),
+            },
+        )
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
 
