@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["sequential", "diverging"]
-Scale = Literal["linear", "sqrt", "log"]
+Scale = Literal["linear", "sqrt", "log", "symlog"]
 Number = int | float
 
 
@@ -18,7 +18,8 @@ class Quantity:
 
     `kind` says whether zero is the lower end (sequential) or the middle (diverging). `domain` holds
     limits that follow from the definition; None where the data decide. `scale` is that of its axis
-    or colour bar: "sqrt" keeps the small weights of long texts apart, "log" spans decades.
+    or colour bar: "sqrt" keeps the small weights of long texts apart, "log" spans decades, "symlog"
+    those of both signs and is for colours only.
     `ticks` are where its axis has its numbers; without them the drawing chooses.
     """
 

@@ -1,9 +1,17 @@
 """Every section of the pages on logits, re-implementation and Jacobian, at both ends of length."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
+
+from attnprobe.analyses import scaling
+from attnprobe.scratch.faults import FAULTS
+from attnprobe.ui.scaling import with_deviations, without
 
 PAGES = Path(__file__).parents[1] / "pages"
 SECTIONS = {
@@ -101,6 +109,61 @@ def test_a_single_token_has_a_gradient_by_what_comes_after_it(tiny_folder):
     assert not app.error
 
 
+def captions(app: AppTest) -> str:
+    return " ".join(each.value for each in app.caption).replace("\\", "")
+
+
+def test_the_map_of_one_row_says_how_its_colours_bend_and_can_be_linear(tiny_folder):
+    app = opened("4_Saturation_and_Jacobian.py", "row", tiny_folder("bert"), "the cat sat")
+    assert "follow the logarithm of the magnitude" in captions(app)
+    assert scales(app) == ["symlog"]
+    buttons = next(e for e in app.get("button_group") if e.key == "jacobian_colours")
+    app = buttons.set_value("linear").run()
+    assert "logarithm" not in captions(app)
+    assert scales(app) == ["linear"]
+
+
+def scales(app: AppTest) -> list[str]:
+    """The types of the colour scales of all maps of cells."""
+    drawn = [json.loads(each.proto.spec) for each in app.get("vega_lite_chart")]
+    layers = [layer for spec in drawn for layer in spec.get("layer", [])]
+    return [
+        layer["encoding"]["color"]["scale"]["type"]
+        for layer in layers
+        if layer["mark"]["type"] == "rect" and "scale" in layer["encoding"].get("color", {})
+    ]
+
+
+def test_heads_without_any_spread_are_counted_where_a_logarithm_leaves_them_out():
+    measured, predicted = [4.0, 0.0, 9.0, 1e-16, 1.0], [4.0, 0.0, 8.0, 3.0, -1e-18]
+    frame = pd.DataFrame({"measured": measured, "predicted": predicted, "textbook": 7.0})
+    drawn = with_deviations(frame)
+    assert drawn["drawn"].tolist() == [True, False, True, False, False]
+    assert drawn["measured_std"].tolist() == [2, 0, 3, 1e-8, 1]
+    assert np.isfinite(drawn["predicted_std"]).all()
+    assert without(3).startswith("Not drawn: 3 heads whose")
+    assert without(1).startswith("Not drawn: 1 head whose")
+    assert without(0) == ""
+
+
+def test_a_head_whose_keys_are_all_zero_is_left_out_of_the_deviations_and_named(
+    tiny_folder, monkeypatch
+):
+    true = scaling.causes
+
+    def with_a_flat_head(trace):
+        key = trace.keys.clone()
+        key[0, 1] = 0
+        return true(replace(trace, keys=key))
+
+    monkeypatch.setattr("attnprobe.ui.scaling.scaling.causes", with_a_flat_head)
+    app = opened("2_Logits_and_scaling.py", "spread", tiny_folder("gpt2"), "a flat head")
+    assert not app.exception
+    assert "Not drawn: 1 head whose logits are all alike" in captions(app)
+    app = opened("2_Logits_and_scaling.py", "spread", tiny_folder("gpt2"), "a")
+    assert "no deviation to compare" in captions(app)
+
+
 def test_the_histogram_takes_the_whole_layer(tiny_folder):
     app = opened("2_Logits_and_scaling.py", "spread", tiny_folder("bert"), "the cat sat")
     scope = next(each for each in app.get("button_group") if each.key == "scaling_histogram")
@@ -190,3 +253,14 @@ def test_another_head_of_the_same_layer_is_taken_apart_without_a_forward_pass(
 def test_the_page_says_of_the_certificate_what_the_sidebar_says(tiny_folder):
     app = opened("3_From_scratch.py", "certificate", tiny_folder("bert"), "the cat sat")
     assert any("**Certificate holds**] in all" in each.value for each in app.markdown)
+
+
+def test_a_mistake_that_leaves_no_number_is_told_in_words(tiny_folder, monkeypatch):
+    def broken(ops):
+        return replace(ops, softmax=lambda logits: ops.softmax(logits) * float("nan"))
+
+    monkeypatch.setitem(FAULTS, "no_scale", replace(FAULTS["no_scale"], inject=broken))
+    app = opened("3_From_scratch.py", "faults", tiny_folder("gpt2"), "no number at all")
+    assert not app.exception
+    assert "of the red stages the error is infinite or not a number." in captions(app)
+    assert charts(app) == 3

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from decimal import Decimal
 from xml.etree import ElementTree
@@ -303,6 +304,86 @@ def test_colours_of_the_raster_are_those_of_the_colour_bar():
     np.testing.assert_allclose(stops, np.linspace(0, 1, len(stops)) ** 2, atol=1e-12)
     colours = ["#" + "".join(f"{v:02X}" for v in rgba[:3]) for rgba in scale.rgba(stops)]
     assert colours == [colour.upper() for colour in scale.colours]
+
+
+SIGNED = Quantity("entry", "∂p/∂s", kind="diverging", format=".2g")
+
+
+def row_jacobian(n, evenness=0.3):
+    p = np.random.default_rng(n).dirichlet(np.full(n, evenness))
+    return np.diag(p) - np.outer(p, p)
+
+
+@pytest.mark.parametrize("kind", ["linear", "sqrt", "symlog"])
+def test_signed_colours_are_the_browser_s_at_every_bend(kind):
+    """vl-convert draws cells by the scale; the raster's colours come from numpy."""
+    q = replace(SIGNED, scale=kind)
+    values = row_jacobian(7)
+    scale = colour_scale(values, q, "light")
+    frame = figures.matrix_frame(values, list("abcdefg"), "entry")
+    svg = vl_convert.vegalite_to_svg(
+        specs(figures.token_map(frame, q)), vl_version=VL_VERSION, allowed_base_urls=[]
+    )
+    drawn = [
+        path.get("fill")
+        for group in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}g")
+        if "mark-rect role-mark" in group.get("class", "")
+        for path in group
+    ]
+    shown = [[int(each) for each in re.findall(r"\d+", fill)] for fill in drawn[: values.size]]
+    expected = scale.rgba(six_digits(values.ravel()))[:, :3].astype(int)
+    assert np.abs(np.array(shown) - expected).max() <= 1
+
+
+def test_a_signed_logarithm_is_odd_and_its_numbers_are_where_they_say():
+    q = replace(SIGNED, scale="symlog")
+    values = row_jacobian(67, evenness=3)
+    scale = colour_scale(values, q, "light")
+    place = np.log1p(np.abs(values).max() / scale.knee)
+    sizes = np.abs(values[values != 0])
+    assert (sizes < scale.knee).mean() == pytest.approx(0.1, abs=0.01)
+    stops = np.array(scale.scale().to_dict()["domain"])
+    np.testing.assert_allclose(stops, -stops[::-1], rtol=1e-9, atol=1e-18)
+    middle = len(stops) // 2
+    np.testing.assert_allclose(
+        np.log1p(stops[middle:] / scale.knee), place * np.linspace(0, 1, middle + 1), rtol=1e-9
+    )
+    legend = scale.legend(300).to_dict()
+    shown = [float(text.replace("−", "-")) for text in scale.ticks()]
+    assert shown[1:4] == pytest.approx(legend["values"][1:4], rel=1e-9)
+    assert shown[0] == -shown[4] == pytest.approx(-np.abs(values).max(), rel=0.05)
+    quarter = np.log1p(legend["values"][3] / scale.knee) / place
+    assert 0.4 < quarter < 0.6
+
+
+def test_a_long_diffuse_row_has_one_colour_where_linear_and_many_by_logarithm():
+    values = row_jacobian(301)
+    off = ~np.eye(len(values), dtype=bool)
+
+    def shades(kind):
+        rgba = colour_scale(values, replace(SIGNED, scale=kind), "light").rgba(values)
+        return len(np.unique(rgba[off] // 16, axis=0))
+
+    assert shades("linear") < 12 < 3 * 12 < shades("symlog") * 3
+
+
+def test_rounding_errors_are_not_spread_over_a_signed_colour_bar():
+    values = np.array([-1.0, 1e-18, 2e-18, 3e-18, 0.0])
+    scale = colour_scale(values, replace(SIGNED, scale="symlog"), "light")
+    assert scale.knee == pytest.approx(1e-6)
+    middle = colour_scale(np.array([-1.0, 1.0]), SIGNED, "light").rgba(np.zeros(1))
+    np.testing.assert_array_equal(scale.rgba(values[1:]), np.repeat(middle, 4, axis=0))
+    nothing = colour_scale(np.zeros(3), replace(SIGNED, scale="symlog"), "light")
+    assert nothing.rgba(np.zeros(1))[0, 3] == 255
+
+
+def test_the_caption_of_bent_colours_names_the_bend():
+    values = np.array([[-0.5, 0.25], [0.25, 0.002]])
+    bent = replace(SIGNED, scale="symlog")
+    assert f"below {colour_scale(values, bent, 'dark').knee:.1g} they" in figures.bend_note(
+        values, bent
+    )
+    assert figures.bend_note(values, SIGNED) == ""
 
 
 def test_undefined_has_no_colour_and_a_constant_has_one():

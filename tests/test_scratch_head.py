@@ -1,13 +1,17 @@
 """One head of the twin, and facts about attention that a broken head must fail."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import attnprobe as ap
-from attnprobe.figures import stage_frame, stage_map
+from attnprobe.figures import beyond_note, stage_frame, stage_map
 from attnprobe.scratch.certificate import certify
+from attnprobe.scratch.faults import FAULTS
 from attnprobe.scratch.head import (
     difference,
     difference_frame,
@@ -117,3 +121,47 @@ def test_the_stage_map_draws_every_stage_and_crosses_the_red_ones(setting):
     cells, crosses = tables
     assert len(cells) == len(certificate)
     assert len(crosses) == int((~certificate.ok).sum()) > 0
+
+
+def rows_of(spec, layer):
+    data = spec["layer"][layer]["data"]
+    return data.get("values") or spec["datasets"][data["name"]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"), [(float("nan"), "not a number"), (float("inf"), "infinite")]
+)
+def test_a_stage_without_a_number_is_drawn_red_and_said_to_have_failed(
+    tiny_model, monkeypatch, bad, word
+):
+    def broken(ops):
+        return replace(ops, softmax=lambda logits: torch.full_like(ops.softmax(logits), bad))
+
+    monkeypatch.setitem(FAULTS, "broken", replace(FAULTS["double_softmax"], inject=broken))
+    certificate = certify(tiny_model("gpt2"), TEXT, faults=["broken"])
+    at_weights = certificate["stage"] == "weights"
+    assert not certificate[at_weights]["ok"].any()
+    frame = stage_frame(certificate)
+    assert ((frame.log_ratio <= 0) == frame.ok).all()
+    chart = stage_map(frame)
+    spec = chart.to_dict()
+    cells, crosses = rows_of(spec, 0), rows_of(spec, 1)
+    json.dumps(spec, allow_nan=False)
+    assert len(cells) == len(certificate)
+    drawn = [each for each in cells if each["stage"] == "weights"]
+    assert len(drawn) == at_weights.sum() > 0
+    assert {each["error"] for each in drawn} == {word}
+    assert {each["exactly"] for each in drawn} == {"failed: no number to compare"}
+    assert min(each["log_ratio"] for each in drawn) > 4
+    assert len(crosses) == (~certificate["ok"]).sum()
+    gone = int((~np.isfinite(certificate["max_abs_error"])).sum())
+    assert f"In {gone} of the red stages the error is infinite" in spec["description"]
+    assert beyond_note(certificate) in spec["description"]
+
+
+def test_a_stage_with_no_tolerance_is_red_however_small_its_error():
+    frame = pd.DataFrame(
+        {"layer": [0, 1], "stage": "weights", "max_abs_error": 0.0, "ok": [False, True]}
+    ).assign(tolerance=[float("inf"), 1e-7])
+    assert (stage_frame(frame).log_ratio > 0).tolist() == [True, False]
+    assert beyond_note(frame[frame.ok]) == ""

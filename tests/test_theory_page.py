@@ -1,5 +1,6 @@
 """The theory lab's page: every section opens from its link, draws, and judges its claims."""
 
+import json
 import re
 import string
 from pathlib import Path
@@ -56,6 +57,26 @@ def test_the_switch_adds_the_loaded_models_heads(section, bert):
     assert not app.exception
     assert not app.error
     assert charts(app) > before
+
+
+def hues(app):
+    """The colours of all series of all charts of a page, by what each series is called."""
+    found = {}
+    for each in app.get("vega_lite_chart"):
+        spec = json.loads(each.proto.spec)
+        for unit in spec.get("layer", [spec]):
+            scale = unit.get("encoding", {}).get("color", {}).get("scale") or {}
+            for name, hue in zip(scale.get("domain", []), scale.get("range", []), strict=False):
+                found.setdefault(name, set()).add(hue)
+    return found
+
+
+def test_what_is_divided_has_one_colour_in_every_section(bert):
+    first, second = hues(opened("softmax", bert)), hues(opened("freezing", bert))
+    assert len(first["undivided"]) == len(first["divided"]) == 1
+    assert second["not divided"] == first["undivided"]
+    assert second["divided by √d_k"] == first["divided"]
+    assert first["divided"] != first["undivided"]
 
 
 def test_wrong_claims_are_shown_as_wrong_with_the_reason(bert):

@@ -23,7 +23,7 @@ Clicks come back as a selection named "cell". Labels are cleaned by `safe_label`
 
 from attnprobe.figures.atlas import head_map, thumbnails
 from attnprobe.figures.bars import bars
-from attnprobe.figures.colour import Limits, fitted
+from attnprobe.figures.colour import Limits, bend_note, fitted
 from attnprobe.figures.components import component_frame, component_map, component_note
 from attnprobe.figures.curves import curves
 from attnprobe.figures.distributions import (
@@ -38,7 +38,7 @@ from attnprobe.figures.lines import strongest, token_lines
 from attnprobe.figures.matrix import cells_frame, matrix_frame, pooling_note, token_map
 from attnprobe.figures.raster import pool_max
 from attnprobe.figures.rows import head_view, row_bars, row_profile
-from attnprobe.figures.stages import stage_frame, stage_map
+from attnprobe.figures.stages import beyond_note, stage_frame, stage_map
 from attnprobe.figures.theme import COLOURS, Mode, fig_config, themed
 
 __all__ = [
@@ -46,6 +46,8 @@ __all__ = [
     "Limits",
     "Mode",
     "bars",
+    "bend_note",
+    "beyond_note",
     "bin_shares",
     "boxes",
     "cells_frame",

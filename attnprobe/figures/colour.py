@@ -1,6 +1,8 @@
 """Numbers to colours: the same scale for vector cells, for rasters and for the colour bar."""
 
+import itertools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,27 +18,37 @@ _SEAM = 0.75
 
 Limits = tuple[Number, Number]
 
-_TRANSFORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "linear": np.asarray,
-    "sqrt": np.sqrt,
-    "log": np.log,
+# Numbers to places on the colour bar, and back; the knee is where "symlog" turns linear.
+_TRANSFORMS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "linear": lambda values, knee: np.asarray(values),
+    "sqrt": lambda values, knee: np.sign(values) * np.sqrt(np.abs(values)),
+    "log": lambda values, knee: np.log(values),
+    "symlog": lambda values, knee: np.sign(values) * np.log1p(np.abs(values) / knee),
 }
-_INVERSES: dict[str, Callable[[float], float]] = {
-    "linear": float,
-    "sqrt": lambda value: float(value**2),
-    "log": lambda value: float(np.exp(value)),
+_INVERSES: dict[str, Callable[[float, float], float]] = {
+    "linear": lambda place, knee: place,
+    "sqrt": lambda place, knee: place * abs(place),
+    "log": lambda place, knee: math.exp(place),
+    "symlog": lambda place, knee: math.copysign(math.expm1(abs(place)) * knee, place),
 }
+# The knee of a "symlog" scale: this share of magnitudes is below it, and it is so far from the end.
+_BELOW_KNEE, _DECADES = 0.1, 6
 
 
 @dataclass(frozen=True)
 class ColourScale:
-    """Colours spread evenly over `limits` (lowest, highest); values beyond take the end colour."""
+    """Colours spread evenly over `limits` (lowest, highest); values beyond take the end colour.
+
+    `knee` is the magnitude up to which a "symlog" scale is nearly linear: colours change with the
+    logarithm of 1 + |value| / knee, and with the sign.
+    """
 
     quantity: Quantity
     limits: Limits
     colours: tuple[str, ...]
     below: bool = False
     above: bool = False
+    knee: float = 1.0
 
     def scale(self) -> alt.Scale:
         """For an encoding."""
@@ -46,6 +58,7 @@ class ColourScale:
             range=list(self.colours),
             interpolate="rgb",
             clamp=True,
+            **({"constant": self.knee} if self.quantity.scale == "symlog" else {}),
         )
 
     def closing(self) -> dict[str, Any]:
@@ -62,9 +75,9 @@ class ColourScale:
 
         `offset` is the gap above it in px, where another legend may stand.
         """
-        values, texts = self._stops(3), self.ticks()
-        middle = (values[0] + values[1]) / 2, (values[1] + values[2]) / 2
-        choice = f"datum.value < {middle[0]!r} ? 0 : datum.value < {middle[1]!r} ? 1 : 2"
+        values, texts = self._marks(), self.ticks()
+        halfway = [(low + high) / 2 for low, high in itertools.pairwise(values)]
+        place = " + ".join(f"(datum.value > {middle!r})" for middle in halfway)
         return alt.Legend(
             title=self.quantity.title,
             orient="bottom",
@@ -72,36 +85,45 @@ class ColourScale:
             titleOrient="top",
             gradientLength=length,
             values=values,
-            labelExpr=f"{json.dumps(texts)}[{choice}]",
+            labelExpr=f"{json.dumps(texts)}[{place}]",
             labelOverlap=False,
             offset=offset,
         )
 
     def ticks(self) -> list[str]:
-        """The numbers at the lower end, the middle and the upper end of the colour bar."""
-        texts = [tidy(value, self.quantity.format) for value in self._stops(3)]
+        """The numbers under the colour bar: both ends, the middle, quarters where it is bent."""
+        texts = [tidy(value, self.quantity.format) for value in self._marks()]
         texts[0] = f"≤ {texts[0]}" if self.below else texts[0]
         texts[-1] = f"≥ {texts[-1]}" if self.above else texts[-1]
         return texts
 
     def rgba(self, values: np.ndarray) -> np.ndarray:
         """Eight-bit red, green, blue, alpha for each value; undefined is transparent."""
-        forward = _TRANSFORMS[self.quantity.scale]
         defined = np.isfinite(values)
         inside = np.clip(np.where(defined, values, self.limits[0]), *self.limits)
-        low, high = forward(np.array(self.limits, dtype=float))
-        place = (forward(inside) - low) / (high - low)
+        low, high = self._places(np.array(self.limits, dtype=float))
+        place = (self._places(inside) - low) / (high - low)
         stops = np.linspace(0, 1, len(self.colours))
         table = np.array([channels(colour) for colour in self.colours])
         rgb = [np.interp(place, stops, table[:, channel]) for channel in range(3)]
         alpha = np.where(defined, 255.0, 0.0)
         return np.rint(np.stack([*rgb, alpha], axis=-1)).astype(np.uint8)
 
+    def _marks(self) -> list[float]:
+        """Where the colour bar has its numbers; those of quarters are round."""
+        if self.quantity.scale != "symlog":
+            return self._stops(3)
+        low, lower, middle, upper, high = self._stops(5)
+        return [low, float(f"{lower:.0e}"), middle, float(f"{upper:.0e}"), high]
+
     def _stops(self, n: int) -> list[float]:
-        forward, back = _TRANSFORMS[self.quantity.scale], _INVERSES[self.quantity.scale]
-        low, high = forward(np.array(self.limits, dtype=float))
-        inner = [back(value) for value in np.linspace(low, high, n)[1:-1]]
+        low, high = self._places(np.array(self.limits, dtype=float))
+        back = _INVERSES[self.quantity.scale]
+        inner = [back(float(place), self.knee) for place in np.linspace(low, high, n)[1:-1]]
         return [float(self.limits[0]), *inner, float(self.limits[1])]
+
+    def _places(self, values: np.ndarray) -> np.ndarray:
+        return _TRANSFORMS[self.quantity.scale](values, self.knee)
 
 
 def colour_scale(
@@ -129,6 +151,28 @@ def colour_scale(
         colours,
         below=bool((defined < low - 1e-9 * (high - low)).any()),
         above=bool((defined > high + 1e-9 * (high - low)).any()),
+        knee=_knee(defined, high) if quantity.scale == "symlog" else 1.0,
+    )
+
+
+def _knee(values: np.ndarray, high: Number) -> float:
+    """Where a "symlog" scale up to `high` turns linear: a tenth of what is not 0 is below it.
+
+    At most six decades below the end, so that rounding errors are not spread over the bar.
+    """
+    sizes = np.abs(values[values != 0])
+    low = float(np.quantile(sizes, _BELOW_KNEE)) if sizes.size else 0.0
+    return max(low, high * 10.0**-_DECADES)
+
+
+def bend_note(values: np.ndarray, quantity: Quantity) -> str:
+    """The sentence a caption needs where colours are not in proportion to signed values."""
+    if quantity.scale != "symlog":
+        return ""
+    knee = colour_scale(values, quantity, "light").knee
+    return (
+        "Colours keep the sign and follow the logarithm of the magnitude; below "
+        f"{tidy(knee, '.1g')} they are in proportion to it."
     )
 
 

@@ -12,18 +12,35 @@ from attnprobe.figures.values import inline
 
 WHOLE = "model"
 _LIMIT = 4
+_BEYOND = 1e99
 
 
 def stage_frame(certificate: pd.DataFrame) -> pd.DataFrame:
     """The frame of `certify` with `place` (a layer or the whole model) and `log_ratio`.
 
     `log_ratio` is log10(error / tolerance), at most 0 where the stage holds; exact agreement is
-    drawn as −4, like anything below.
+    drawn as −4, like anything below. A failed stage without such a number, for one of the two is
+    infinite or no number at all, is beyond every limit.
     """
     ratio = certificate["max_abs_error"] / certificate["tolerance"].clip(lower=1e-300)
-    log_ratio = np.log10(ratio.clip(10.0**-_LIMIT, 1e99).astype(float))
+    ratio = ratio.mask(beyond_measure(certificate), _BEYOND).astype(float)
+    log_ratio = np.log10(ratio.clip(10.0**-_LIMIT, _BEYOND))
     place = [WHOLE if pd.isna(layer) else str(int(layer)) for layer in certificate["layer"]]
     return certificate.assign(place=place, log_ratio=log_ratio)
+
+
+def beyond_measure(certificate: pd.DataFrame) -> pd.Series:
+    """Which stages have an error or a tolerance that is infinite or no number: they have failed."""
+    numbers = certificate[["max_abs_error", "tolerance"]].astype(float)
+    return ~np.isfinite(numbers).all(axis=1)
+
+
+def beyond_note(certificate: pd.DataFrame) -> str:
+    """The sentence that a caption needs where an error is infinite or no number; else empty."""
+    count = int(beyond_measure(certificate).sum())
+    if not count:
+        return ""
+    return f"In {count} of the red stages the error is infinite or not a number."
 
 
 def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> alt.LayerChart:
@@ -34,8 +51,12 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
     rows = [*([WHOLE] if WHOLE in places else []), *layers]
     stages = list(dict.fromkeys(frame["stage"]))
     data = inline(
-        frame.assign(exactly=list(map(_exactly, frame["max_abs_error"], frame["tolerance"]))),
-        ["place", "stage", "log_ratio", "exactly", "max_abs_error", "tolerance", "ok"],
+        frame.assign(
+            exactly=list(map(_exactly, frame["max_abs_error"], frame["tolerance"])),
+            error=frame["max_abs_error"].map(_in_words),
+            allowed=frame["tolerance"].map(_in_words),
+        ),
+        ["place", "stage", "log_ratio", "exactly", "error", "allowed"],
     )
     base = Chart(data).encode(
         x=alt.X(
@@ -48,8 +69,8 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
         tooltip=[
             alt.Tooltip("place:N", title="layer"),
             alt.Tooltip("stage:N"),
-            alt.Tooltip("max_abs_error:Q", title="largest error", format=".3e"),
-            alt.Tooltip("tolerance:Q", title="allowed", format=".3e"),
+            alt.Tooltip("error:N", title="largest error"),
+            alt.Tooltip("allowed:N", title="allowed"),
             alt.Tooltip("exactly:N", title="log10(error / allowed)"),
         ],
     )  # fmt: skip
@@ -73,16 +94,25 @@ def stage_map(frame: pd.DataFrame, *, mode: Mode = "light", step: int = 26) -> a
         alt.layer(cells, crosses, width=100 + len(stages) * (step + 22), height=alt.Step(step)),
         mode,
         alt_text=f"Heat table of {len(stages)} stages by {len(rows)} rows; "
-        f"{int((~frame['ok']).sum())} red.",
+        f"{int((~frame['ok']).sum())} red. {beyond_note(frame)}".strip(),
         elastic=True,
     )
 
 
 def _exactly(error: float, allowed: float) -> str:
-    """log10(error / allowed), which has no number where the error is exactly 0."""
+    """log10(error / allowed), or why there is none."""
+    if not (math.isfinite(error) and math.isfinite(allowed)):
+        return "failed: no number to compare"
     if error == 0:
         return "no error at all"
     return f"{math.log10(error / allowed):.2f}" if allowed > 0 else "nothing is allowed"
+
+
+def _in_words(number: float) -> str:
+    """A number for a tooltip, or what it is instead."""
+    if math.isnan(number):
+        return "not a number"
+    return f"{number:.3e}" if math.isfinite(number) else "infinite"
 
 
 _ENDS = (

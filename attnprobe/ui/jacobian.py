@@ -1,5 +1,7 @@
 """The panels on saturation: atlas, rows, exact bounds, and the Jacobian of one row."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import streamlit as st
@@ -16,7 +18,12 @@ from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
 ATLAS = ("saturated", "normalised_entropy", *saturation.NORMS)
-ENTRY = Quantity("entry", "∂p/∂s", kind="diverging", format=".4f")
+ENTRY = Quantity("entry", "∂p/∂s", kind="diverging", format=".2g")
+COLOURS = {
+    "by logarithm": replace(ENTRY, label="∂p/∂s, colours by signed logarithm", scale="symlog"),
+    "linear": ENTRY,
+}
+"""A long row's map is one colour where colours are linear: a few entries outweigh the others."""
 QUERY = Quantity("query", "query", format="d")
 TITLES = ("weight on key i", "scaled logit of key j")
 MOST_POINTS = 2000
@@ -154,34 +161,42 @@ def one_row(view: View, trace: Trace) -> None:
     """The Jacobian of one row as a signed map, beside the row that it belongs to."""
     tokens = [f"{i}: {token}" for i, token in enumerate(view.tokens.display)]
     # A key for each text: with one for all the box goes on showing a word of the text before.
-    query = st.selectbox(
-        "Query", range(len(tokens)), len(tokens) - 1, format_func=tokens.__getitem__,
-        key=f"jacobian:query:{view.digest}", width=320,
-    )  # fmt: skip
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        query = st.selectbox(
+            "Query", range(len(tokens)), len(tokens) - 1, format_func=tokens.__getitem__,
+            key=f"jacobian:query:{view.digest}", width=320,
+        )  # fmt: skip
+        colours = choice("Colours of the map", list(COLOURS), key="jacobian_colours")
     matrix = saturation.jacobian(trace, view.layer, view.head, query).cpu().numpy()
     keys = np.flatnonzero(trace.valid()[query].cpu().numpy())
     names = [view.tokens.display[k] for k in keys]
     left, right = two_cards(view, [3, 2], most=WIDER)
     with left:
-        _jacobian_map(view, matrix, names, tokens[query])
+        _jacobian_map(view, matrix, names, tokens[query], COLOURS[colours])
     with right:
         _row(view, trace, query, names, tokens[query])
 
 
-def _jacobian_map(view: View, matrix: np.ndarray, names: list[str], query: str) -> None:
+def _jacobian_map(
+    view: View, matrix: np.ndarray, names: list[str], query: str, q: Quantity
+) -> None:
     frame = figures.matrix_frame(matrix, names, "entry")
-    note = figures.pooling_note(len(names), ENTRY.kind)
+    sentences = (
+        f"Entry (i, j) is ∂p_i/∂s_j = p_i(δ_ij − p_j) of the row of {query!r}: how the weight on "
+        "key i moves with the scaled logit of key j.",
+        figures.bend_note(matrix, q),
+        figures.pooling_note(len(names), q.kind),
+    )
     figure = Figure(
         "jacobian-row",
-        lambda mode: figures.token_map(frame, ENTRY, mode=mode, size=WIDER, titles=TITLES),
+        lambda mode: figures.token_map(frame, q, mode=mode, size=WIDER, titles=TITLES),
         frame.rename(
             columns={
                 "query": "key_i", "key": "key_j",
                 "query_token": "key_i_token", "key_token": "key_j_token",
             }
         ),
-        f"Entry (i, j) is ∂p_i/∂s_j = p_i(δ_ij − p_j) of the row of {query!r}: how the "
-        f"weight on key i moves with the scaled logit of key j. {note}".strip(),
+        " ".join(filter(None, sentences)),
         f"Signed heat map of the softmax Jacobian of one row of {of_head(view)}.",
         provenance(view, **picked(view), query=query),
     )  # fmt: skip

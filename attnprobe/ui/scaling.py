@@ -15,10 +15,12 @@ from attnprobe.ui.view import View
 
 LOGIT = Quantity("logit", "logit", format=".3f")
 DENSITY = Quantity("density", "density", "per unit of logit", domain=(0, None))
-MEASURED = Quantity("measured_std", "measured √Var(q·k)", "raw logit", domain=(0, None))
-PREDICTED = Quantity("predicted_std", "predicted from moments", "raw logit", domain=(0, None))
+MEASURED = Quantity("measured_std", "measured √Var(q·k)", "raw logit", scale="log")
+PREDICTED = Quantity("predicted_std", "predicted from moments", "raw logit", scale="log")
 VARIANCE = Quantity("variance", "Var(q·k)", "squared raw logit", kind="diverging", format=".3g")
 NEEDED = "Valid keys only."
+LEAST = 1e-6
+"""A deviation of q·k below this share of √d_k is rounding: the head's logits are all alike."""
 Picked = dict[str, int]
 
 
@@ -118,37 +120,45 @@ def _place(view: View, box: int | str) -> Picked:
 def causes(view: View, trace: Trace) -> Picked | None:
     """Measured against predicted deviation of all heads, and the parts for the chosen one."""
     frame = computed(view, "scaling:causes", {}, lambda tick: scaling.causes(trace))
-    frame = frame.assign(
-        measured_std=frame["measured"] ** 0.5, predicted_std=frame["predicted"].clip(lower=0) ** 0.5
-    )
     with st.container(horizontal=True):
-        clicked = _deviations(view, trace, frame)
+        clicked = _deviations(view, trace, with_deviations(frame))
         _parts(view, frame)
     return clicked
 
 
+def with_deviations(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame of `scaling.causes` with the roots of both variances, and whether they are `drawn`.
+
+    A head whose logits are all alike has a deviation of 0 or what rounding leaves of it, which has
+    no place on a logarithmic axis.
+    """
+    roots = {f"{name}_std": frame[name].clip(lower=0) ** 0.5 for name in ("measured", "predicted")}
+    least = LEAST * frame["textbook"] ** 0.5
+    drawn = (roots["measured_std"] > least) & (roots["predicted_std"] > least)
+    return frame.assign(**roots, drawn=drawn)
+
+
 def _deviations(view: View, trace: Trace, frame: pd.DataFrame) -> Picked | None:
-    most = float(frame[["measured_std", "predicted_std"]].max().max())
-    textbook = trace.d_head**0.5
-    bounds = pd.DataFrame(
-        {
-            "predicted_std": [0.0, most, 0.0, most],
-            "measured_std": [0.0, most, textbook, textbook],
-            "bound": ["measured = predicted"] * 2 + ["√d_k"] * 2,
-        }
-    )
-    mine = frame[(frame["layer"] == view.layer) & (frame["head"] == view.head)]
+    drawn, textbook = frame[frame["drawn"]], trace.d_head**0.5
+    if drawn.empty:
+        st.caption("No head's logits differ on this text, so there is no deviation to compare.")
+        return None
+    bounds = _lines(drawn, textbook)
+    mine = drawn[(drawn["layer"] == view.layer) & (drawn["head"] == view.head)]
     marked = mine.assign(label=f"L{view.layer}.H{view.head}")
+    sentences = (
+        "Standard deviation of q·k over valid pairs against the one that the second moments of q "
+        "and k give for independent pairs, both axes logarithmic. Textbook components (mean 0, "
+        f"variance 1, uncorrelated) give √d_k = {textbook:.3g}. Click a dot to choose its head.",
+        without(len(frame) - len(drawn)),
+    )
     figure = figure_of(
         view, "deviation",
         lambda mode: figures.scatter(
-            frame, PREDICTED, MEASURED, bounds=bounds,
-            marked=marked, mode=mode,
+            drawn, PREDICTED, MEASURED, bounds=bounds, marked=marked, mode=mode
         ),
         frame,
-        "Standard deviation of q·k over valid pairs against the one that the second moments of q "
-        "and k give for independent pairs. Textbook components (mean 0, variance 1, uncorrelated) "
-        f"give √d_k = {textbook:.3g}. Click a dot to choose its head.",
+        " ".join(filter(None, sentences)),
         "Scatter of measured against predicted standard deviation of raw logits, one dot a head.",
         head=False,
     )  # fmt: skip
@@ -156,6 +166,28 @@ def _deviations(view: View, trace: Trace, frame: pd.DataFrame) -> Picked | None:
         view, figure, "Does Var(q·k) = d_k hold here?", key="scaling:deviation", selectable=True,
         selected={"layer": view.layer, "head": view.head},
     )  # fmt: skip
+
+
+def without(heads: int) -> str:
+    """Which heads a logarithmic picture of deviations leaves out; empty where it shows all."""
+    if not heads:
+        return ""
+    some = "1 head whose" if heads == 1 else f"{heads} heads whose"
+    return f"Not drawn: {some} logits are all alike (a deviation below a millionth of √d_k)."
+
+
+def _lines(drawn: pd.DataFrame, textbook: float) -> pd.DataFrame:
+    """Where both deviations agree, and the textbook's, from the smallest dot to the largest."""
+    both = drawn[["measured_std", "predicted_std"]]
+    low, high = float(both.min().min()), float(both.max().max())
+    low, high = min(low, textbook) / 1.1, max(high, textbook) * 1.1
+    return pd.DataFrame(
+        {
+            "predicted_std": [low, high, low, high],
+            "measured_std": [low, high, textbook, textbook],
+            "bound": ["measured = predicted"] * 2 + ["√d_k"] * 2,
+        }
+    )
 
 
 PARTS = {

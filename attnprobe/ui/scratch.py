@@ -75,15 +75,15 @@ def _revision(view: View) -> str | None:
 
 
 def _stages(view: View, certificate: pd.DataFrame, precision: str, name: str) -> None:
-    frame = figures.stage_frame(certificate)
+    frame, beyond = figures.stage_frame(certificate), figures.beyond_note(certificate)
     figure = Figure(
         name,
         lambda mode: figures.stage_map(frame, mode=mode),
         certificate,
         f"The running model in {precision} against the re-implementation in float64; what is "
         f"allowed follows from rounding in {precision}. Each layer starts from the model's own "
-        f"input to it. {HEAT}",
-        f"Heat table of certificate stages by layer, {precision}.",
+        f"input to it. {HEAT} {beyond}".strip(),
+        f"Heat table of certificate stages by layer, {precision}. {beyond}".strip(),
         provenance(view, precision=precision),
     )  # fmt: skip
     show(view, figure, f"Every stage of every layer, {precision}", key=f"scratch:{name}")

@@ -27,7 +27,8 @@ TRACED = {
         Quantity("gradient_norm", "‖∂L/∂q‖", scale="log"),
     ),
 }
-LEGEND = {"1/√d_k": "divided by √d_k", "none": "not divided"}
+LEGEND = {"none": "not divided", "1/√d_k": "divided by √d_k"}
+"""In the order of the colours: what is not divided has the first one in the whole product."""
 MOVE = Quantity("move", "step + 1", scale="log", format="d")
 
 
@@ -56,6 +57,12 @@ def descent(lab: Lab) -> None:
         _heads_descents(lab, rate, seed)
 
 
+def _named(frame: pd.DataFrame) -> pd.DataFrame:
+    """The two runs by the names of `LEGEND` and in its order; rows of one run stay in theirs."""
+    runs = [frame[frame["division"] == division] for division in LEGEND]
+    return pd.concat(runs, ignore_index=True).replace({"division": LEGEND})
+
+
 def _scene(lab: Lab, frames: dict[str, pd.DataFrame], settings: dict) -> None:
     """One step of the descent; while playing, a later one each time."""
     if st.session_state[PLAYING]:
@@ -74,7 +81,7 @@ def _scene(lab: Lab, frames: dict[str, pd.DataFrame], settings: dict) -> None:
     _numbers(lab, trace[trace["step"] == step])
     first, *others = [*st.columns(2), *st.columns(2)]
     with first:
-        now = weights[weights["step"] == step].replace({"division": LEGEND})
+        now = _named(weights[weights["step"] == step])
         lab.show(
             "freezing-weights", "Weights at step {step}", now,
             lambda mode: pictures.grouped_bars(
@@ -85,7 +92,7 @@ def _scene(lab: Lab, frames: dict[str, pd.DataFrame], settings: dict) -> None:
             said={"step": step}, **settings,
         )  # fmt: skip
     for place, (name, (title, quantity)) in zip(others, TRACED.items(), strict=True):
-        seen = trace[trace[name] > 0].replace({"division": LEGEND})
+        seen = _named(trace[trace[name] > 0])
         seen = seen.assign(move=seen["step"] + 1)
         marks = seen[seen["step"] == step]
         with place:
@@ -156,7 +163,7 @@ def _medians(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Median and quartiles over the queries at each step, none of them below `DRAWN_FROM`."""
     spread = frame.groupby(["division", "step"], sort=False)[name]
     found = spread.quantile([0.25, 0.5, 0.75]).unstack().set_axis(["low", name, "high"], axis=1)
-    found = found.clip(lower=DRAWN_FROM).reset_index().replace({"division": LEGEND})
+    found = _named(found.clip(lower=DRAWN_FROM).reset_index())
     return found.assign(move=found["step"] + 1)
 
 
@@ -226,7 +233,7 @@ def phase(lab: Lab) -> None:
 def gradient_check(lab: Lab) -> None:
     """The error of central differences against the width of the difference."""
     frame = lab.frame("gradient check", freezing.gradient_check)
-    seen = frame.replace({"division": LEGEND})
+    seen = _named(frame)
     lab.show(
         "gradient-check", "Formula against central differences", frame,
         lambda mode: figures.curves(
