@@ -83,18 +83,19 @@ def test_padding_changes_no_real_position(tiny_model, kind, side):
             torch.testing.assert_close(together[row][batch.mask[row]], alone, atol=3e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("unseen", [slice(0, 2), slice(1, 2), slice(3, None), slice(0, 0)])
 @pytest.mark.parametrize("length", [5, 300])
-def test_left_padded_causal_context_equals_a_dense_masked_softmax(length):
+def test_padded_causal_context_equals_a_dense_masked_softmax(length, unseen):
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 2, 3, length, 4, generator=generator).unbind(0)
     valid = torch.ones(2, length, dtype=torch.bool)
-    valid[1, :2] = False
+    valid[1, unseen] = False
     call = AttentionCall(0, query, key, value, 0.5, valid, True)
     position = torch.arange(length)
     mask = valid[:, None, None, :] & (position <= position[:, None])
     logits = (query @ key.mT * 0.5).masked_fill(~mask, -torch.inf)
     expected = logits.softmax(-1) @ value
-    rows = mask.any(-1).expand(2, 3, length)
+    rows = (mask.any(-1) & valid[:, None]).expand(2, 3, length)
     torch.testing.assert_close(call.context()[rows], expected[rows], atol=1e-5, rtol=1e-5)
 
 

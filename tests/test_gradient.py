@@ -98,6 +98,27 @@ def test_padding_and_one_key_rows_are_left_out(setting):
     first = 1 if loaded.causal else 0
     counts = frame[(frame.layer == 0) & (frame["head"] == 0)].groupby("text").size().tolist()
     assert counts == [length - first for length in lengths]
+    assert frame.index.is_unique
+
+
+def test_each_row_stands_beside_what_its_weights_amount_to(setting):
+    _, readout, examples = setting
+    found = gradient.gradients(readout, examples)
+    frame = gradient.rows(found)
+    row = frame[frame.layer == 1].iloc[-1]
+    at = tuple(int(row[name]) for name in ("text", "head", "query"))
+    statistics = found.statistics[1]
+    assert row["peak"] == pytest.approx(statistics.peak[at].item())
+    assert row["jacobian_frobenius"] == pytest.approx(statistics.jacobian_frobenius[at].item())
+
+
+def test_without_a_choice_the_loss_is_that_of_the_targets_where_there_are_any(setting):
+    _, readout, examples = setting
+    free, target, top = (
+        gradient.gradients(readout, examples, kind).loss for kind in (None, *gradient.LOSSES)
+    )
+    assert target != top
+    assert free == (top if examples.target is None else target)
 
 
 def test_in_the_last_layer_of_a_classifier_only_the_read_row_has_a_gradient(tiny_model):

@@ -197,6 +197,8 @@ def test_the_decision_flips_at_the_first_change_or_never():
 
 def test_the_erasure_curve_counts_what_has_flipped_by_then_and_never_falls():
     curve = erasure.survival(CURVE, points=10)
+    shares = curve[curve["order"] == "attention"]["share"]
+    assert shares.tolist() == pytest.approx([tenth / 10 for tenth in range(11)])
     by_order = {name: group["flipped"].tolist() for name, group in curve.groupby("order")}
     assert by_order["attention"][:4] == [0, 0, 0, 0]
     assert by_order["attention"][4] == 1

@@ -10,7 +10,7 @@ import attnprobe as ap
 from attnprobe import readout
 from attnprobe.analyses.perturbation import reply
 from attnprobe.analyses.perturbation.distances import attainable_jsd, jsd, tvd
-from attnprobe.analyses.perturbation.reply import snapshot
+from attnprobe.analyses.perturbation.reply import Snapshot, snapshot
 from attnprobe.analyses.perturbation.runs import clean_run
 from attnprobe.errors import BadInput
 
@@ -56,6 +56,21 @@ def test_the_distance_of_a_head_is_the_mean_over_its_rows(seeds):
         (by_row.mean() / bounds.mean()).item(), abs=1e-6
     )
     assert frame.loc[(1, 2), "tvd"] == pytest.approx(tvd(one.outcome, other.outcome).item())
+
+
+def test_rows_that_see_a_single_key_are_not_in_the_mean():
+    """The first row of a causal model has no choice: being 0, it would only lower the mean."""
+    mine = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
+    theirs = torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.6, 0.3, 0.1]])
+    seen, outcome = torch.ones(3, 3, dtype=torch.bool).tril(), torch.tensor([[0.5, 0.5]])
+    frame = reply.seed_variation(
+        [
+            Snapshot(torch.arange(3), seen, weights[None, None], outcome)
+            for weights in (mine, theirs)
+        ]
+    )
+    by_row = [jsd(a, b).item() for a, b in zip(mine[1:], theirs[1:], strict=True)]
+    assert frame["jsd"].tolist() == pytest.approx([sum(by_row) / 2] * 2)
 
 
 def test_the_layers_mean_does_not_depend_on_the_numbering_of_heads(seeds):
