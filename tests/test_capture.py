@@ -1,5 +1,6 @@
 """The door: what a watcher sees and may change, resuming at a layer, and who sees whose run."""
 
+import math
 import threading
 from dataclasses import replace
 
@@ -97,6 +98,13 @@ def test_padded_causal_context_equals_a_dense_masked_softmax(length, unseen):
     expected = logits.softmax(-1) @ value
     rows = (mask.any(-1) & valid[:, None]).expand(2, 3, length)
     torch.testing.assert_close(call.context()[rows], expected[rows], atol=1e-5, rtol=1e-5)
+
+
+def test_without_a_scale_of_the_model_s_own_it_is_one_over_the_root_of_d_head():
+    query, key, value = torch.randn(3, 2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
+    context, _ = capture.attend(torch.nn.Module(), query, key, value, None, is_causal=False)
+    expected = (query @ key.mT / math.sqrt(7)).softmax(-1) @ value
+    torch.testing.assert_close(context, expected.transpose(1, 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -76,6 +76,16 @@ def test_what_is_found_meets_the_constraint_that_was_optimised():
     assert 0 < found.max_jsd <= found.bound
 
 
+def test_a_constraint_that_everything_meets_costs_nothing():
+    """Within ε nothing is paid for how far an output moves, however much hangs on the weights."""
+    real, valid, influential = one_row(0.5, 0.3, 0.15, 0.05)
+    outcome = linear(torch.tensor([1.0, -1.0, 0.5, 0.0]), 3.0, 0.2)
+    free = Settings(epsilon=0.999, restarts=2, steps=60, rate=0.8)
+    found = last(adversary.search(real, valid, influential, outcome, free))
+    assert found.feasible_share == 1
+    assert found.max_jsd == pytest.approx(found.bound, rel=0.02)
+
+
 def test_an_impossible_constraint_leaves_the_real_weights_and_says_so():
     real, valid, influential = one_row(0.7, 0.2, 0.1)
     outcome = linear(torch.tensor([1.0, 0.0, -1.0]), 1.0, -5.0)

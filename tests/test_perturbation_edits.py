@@ -345,6 +345,8 @@ def test_special_tokens_can_be_left_in_their_places(run):
 def test_a_text_with_nothing_to_exchange_is_undefined_and_not_zero(tiny_model):
     one_word = runs.clean_run(readout.classes(tiny_model("bert-classifier")), "cat")
     assert permutations(one_word, specials=False)["tvd"].isna().all()
+    two_words = runs.clean_run(readout.classes(tiny_model("bert-classifier")), "cat dog")
+    assert permutations(two_words, specials=False)["tvd"].notna().all()
     one_letter = runs.clean_run(readout.next_token(tiny_model("gpt2"), where="last"), "a")
     assert permutations(one_letter)["tvd"].isna().all()
     assert math.isnan(permutation.row_peak(one_letter, Scope(0, 0)))

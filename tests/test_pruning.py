@@ -58,6 +58,7 @@ def test_importance_is_the_mean_absolute_central_difference_of_each_text(tiny_mo
     read = readout.default(tiny_model(kind, "float64"))
     texts = texts_for(kind)
     frame = importance.importance(read, texts, draws=2)
+    assert (frame["texts"] == len(texts.texts)).all()
     step = 1e-5
     for layer, head in [(0, 0), (1, 2)]:
         slopes = []
@@ -426,6 +427,7 @@ def test_bands_are_medians_and_quantiles_over_repeats(classifier):
     assert band["loss"][1] == middle.median()
     assert band["loss_low"][1] == pytest.approx(middle.quantile(0.05))
     assert band["loss_high"][0] == pytest.approx(band["loss_low"][0], rel=1e-12)
+    assert band["removed"].tolist() == [0, 3, 6]
     assert band["repeats"].unique().tolist() == [5]
 
 

@@ -62,6 +62,21 @@ def test_no_row_of_weights_leaves_the_bounds(keys, spread):
     assert (norms["jacobian_spectral"] <= 0.5 + 1e-12).all()
 
 
+def test_many_small_weights_beside_the_peak_attain_the_upper_bound_of_the_trace():
+    bounds = saturation.bounds("jacobian_trace")
+    p = torch.full((1_000_001,), 0.4e-6, dtype=torch.float64)
+    p[0] = 0.6
+    trace = 1 - p.square().sum().item()
+    assert trace == pytest.approx(between(bounds, "jacobian_trace", 0.6, "1 − m²"), abs=1e-6)
+
+
+def test_a_row_of_two_equal_keys_attains_a_half():
+    bounds = saturation.bounds("jacobian_spectral")
+    p = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    largest = torch.linalg.eigvalsh(torch.diag(p) - torch.outer(p, p))[-1].item()
+    assert largest == pytest.approx(between(bounds, "jacobian_spectral", 0.5, "½"))
+
+
 def test_rows_of_two_keys_attain_the_upper_bound():
     bounds = saturation.bounds("jacobian_frobenius")
     p = torch.tensor([0.8, 0.2], dtype=torch.float64)

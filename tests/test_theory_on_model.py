@@ -22,6 +22,9 @@ def trace(request, tiny_model):
 def test_the_second_moments_predict_the_spread_exactly(trace):
     frame = theory_on_model.variance(trace)
     np.testing.assert_allclose(frame["moments_std"], frame["raw_std"], rtol=1e-9)
+    spreads = (part.double().numpy().var(2).mean(-1) for part in (trace.queries, trace.keys))
+    component = np.sqrt(trace.d_head * np.multiply(*spreads))
+    np.testing.assert_allclose(frame["component_std"], component.ravel(), rtol=1e-9)
     assert (frame["textbook_std"] == math.sqrt(trace.d_head)).all()
 
 
