@@ -651,3 +651,15 @@ def test_a_tensor_by_components_is_as_wide_as_it_is_worth_and_none_of_it_is_lost
     assert frame.query("position == 3 and component == 2")["entry"].item() == values[3, 2]
     pooled = "largest magnitude of 3 × 1 cells" in figures.component_note(values.shape)
     assert pooled == (tall > 512)
+
+
+@pytest.mark.parametrize("top", [3e-9, 0.00123, 0.0697, 0.1106, 0.12, 0.7, 2.4, 120, 1.2e6])
+def test_no_two_ticks_of_an_axis_say_the_same(top):
+    """0.12 − 0.02 is less than 0.1 in floating point, by which d3 rounds significant digits."""
+    frame = pd.DataFrame({"edit": ["a", "b"], "tvd": [top, top / 3]})
+    chart = figures.bars(frame, Quantity("tvd", "TVD", domain=(0, None)), "edit")
+    svg = vl_convert.vegalite_to_svg(json.dumps(chart.to_dict()), vl_version=VL_VERSION)
+    ticks = re.findall(r">(\d+(?:\.\d+)?)<", svg)
+    assert len(ticks) >= 4
+    steps = np.diff([float(tick) for tick in ticks])
+    np.testing.assert_allclose(steps, steps[0], rtol=1e-6)

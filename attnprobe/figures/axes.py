@@ -60,7 +60,7 @@ def _ticks(q: Quantity) -> alt.Axis:
     where = {"values": list(q.ticks)} if q.ticks else {"tickCount": 5}
     if q.scale == "log":
         return alt.Axis(**where, labelExpr=_POWERS, labelOverlap="greedy", labelFlush=True)
-    form = "d" if q.format == "d" else "~r"
+    form = "d" if q.format == "d" else "~f"
     return alt.Axis(**where, format=form, labelOverlap="greedy", labelFlush=True)
 
 
