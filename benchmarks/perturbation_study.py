@@ -135,7 +135,7 @@ def agreement(loaded: LoadedModel, runs: Sequence[CleanRun]) -> dict[str, object
     frames = []
     for number, run in enumerate(runs):
         told("agreement")(number, len(runs), ())
-        others = importance.importances(run)
+        *_, others = importance.importances(run)
         frames += [
             importance.agreements(run, Scope(layer, head), others).assign(layer=layer, head=head)
             for layer in range(loaded.n_layers)

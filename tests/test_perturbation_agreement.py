@@ -199,7 +199,7 @@ def test_column_means_are_over_the_queries_that_see_the_key(tiny_model):
 
 def test_special_tokens_are_left_out_unless_asked_for(classifier):
     run = clean_run(classifier, TEXT)
-    others = importance.importances(run)
+    *_, others = importance.importances(run)
     scope = Scope(1, 2)
     assert set(importance.agreements(run, scope, others)["n"]) == {6}
     with_specials = importance.agreements(run, scope, others, specials=True)
@@ -210,7 +210,8 @@ def test_special_tokens_are_left_out_unless_asked_for(classifier):
 
 def test_every_attention_meets_every_importance_and_gradient_meets_leaving_out(classifier):
     run = clean_run(classifier, TEXT)
-    frame = importance.agreements(run, Scope(0, 1), importance.importances(run))
+    *_, others = importance.importances(run)
+    frame = importance.agreements(run, Scope(0, 1), others)
     assert len(frame[~frame["yardstick"]]) == 4 * 4
     assert len(frame[frame["yardstick"]]) == 2 * 2
 

@@ -11,7 +11,7 @@ from transformers import BertForSequenceClassification
 
 import attnprobe as ap
 from attnprobe import capture, readout
-from attnprobe.analyses.perturbation import edits, erasure
+from attnprobe.analyses.perturbation import edits, erasure, runs
 from attnprobe.analyses.perturbation.edits import Rows, Scope
 from attnprobe.analyses.perturbation.importance import decision
 from attnprobe.analyses.perturbation.runs import clean_run
@@ -133,8 +133,27 @@ def test_with_equal_value_norms_attention_and_norm_give_one_order(tmp_path):
     assert torch.equal(scores["attention"].argsort(), scores["norm"].argsort())
 
 
+def whole(run, scope, erasing):
+    """The rows of all orders."""
+    *_, (share, frame) = erasure.erasure(run, scope, erasing)
+    assert share == 1
+    return frame
+
+
+def test_rows_come_order_by_order_and_finished_ones_do_not_change(run, monkeypatch):
+    erasing = erasure.Erasing(random_orders=2)
+    at_once = whole(run, Scope(0, 1), erasing)
+    monkeypatch.setattr(runs, "TOKENS", 4 * run.length)
+    steps = list(erasure.erasure(run, Scope(0, 1), erasing))
+    assert [share for share, _ in steps] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    for number, (_, frame) in enumerate(steps, start=1):
+        assert len(frame) == 5 * number
+        expected = at_once.iloc[: 5 * number]
+        pd.testing.assert_frame_equal(frame, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_one_key_always_stays_and_specials_are_never_erased(run):
-    frame = erasure.erasure(run, Scope(), erasure.Erasing(random_orders=3))
+    frame = whole(run, Scope(), erasure.Erasing(random_orders=3))
     assert set(frame["order"]) == set(erasure.ORDERS)
     assert frame.groupby(["order", "draw"])["removed"].apply(list).map(len).eq(5).all()
     assert frame["removed"].max() == 5
@@ -143,7 +162,7 @@ def test_one_key_always_stays_and_specials_are_never_erased(run):
 
 def test_erasing_in_order_of_attention_erases_the_most_attended_first(run):
     scope = Scope(0, 1)
-    frame = erasure.erasure(run, scope, erasure.Erasing(random_orders=1))
+    frame = whole(run, scope, erasure.Erasing(random_orders=1))
     first = frame[(frame["order"] == "attention") & (frame["removed"] == 1)]["tvd"].item()
     row = run.weights(0)[1, 0].clone()
     row[[0, -1]] = -1
@@ -162,8 +181,7 @@ def test_erasing_in_order_of_attention_erases_the_most_attended_first(run):
 
 def test_erasing_is_determined_by_the_seed(run):
     frames = [
-        erasure.erasure(run, Scope(), erasure.Erasing(random_orders=2, seed=seed))
-        for seed in (3, 3, 4)
+        whole(run, Scope(), erasure.Erasing(random_orders=2, seed=seed)) for seed in (3, 3, 4)
     ]
     pd.testing.assert_frame_equal(frames[0], frames[1])
     assert not frames[0]["tvd"].equals(frames[2]["tvd"])
@@ -171,7 +189,7 @@ def test_erasing_is_determined_by_the_seed(run):
 
 def test_a_single_word_has_nothing_to_erase(tiny_model):
     clean = clean_run(readout.classes(tiny_model("bert-classifier")), "cat")
-    assert erasure.erasure(clean, Scope(), erasure.Erasing()).empty
+    assert whole(clean, Scope(), erasure.Erasing()).empty
 
 
 CURVE = pd.DataFrame(

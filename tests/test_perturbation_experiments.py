@@ -125,6 +125,45 @@ def test_a_stopped_adversary_keeps_what_a_search_of_so_few_steps_finds(runs, mon
     assert later["max_jsd"].item() >= found["adversaries"]["max_jsd"].item()
 
 
+def stopped_within(units, done):
+    """What a run that is ended within its only unit has reported."""
+    reports = []
+
+    def report(*told):
+        reports.append(told)
+        if told[0] >= done:
+            raise Stopped("stopped")
+
+    with pytest.raises(Stopped):
+        experiments.in_turn(units, report)
+    assert reports[-1][:2] == (done, 1)
+    return experiments.joined(reports[-1][2])
+
+
+def test_a_stopped_agreement_keeps_the_importances_that_are_known(runs):
+    units = experiments.agreement_units(runs[:1], Scope(0, 1))
+    found = stopped_within(units, 0.75)
+    whole = experiments.joined(experiments.in_turn(units, no_report))
+    known = whole["agreement"]
+    known = known[known["importance"] != "leave one out, token deleted"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(found["agreement"], known)
+    assert "leave one out, token hidden" in found["importances"]
+    assert "leave one out, token deleted" not in found["importances"]
+    pd.testing.assert_frame_equal(found["replaced"], whole["replaced"])
+
+
+def test_a_stopped_erasure_keeps_the_finished_orders(runs, monkeypatch):
+    monkeypatch.setattr(runs_module, "TOKENS", 3 * runs[0].length)
+    units = experiments.erasure_units(runs[:1], Scope(0, 1), erasure.Erasing(random_orders=1))
+    found = stopped_within(units, 0.5)
+    assert found["erasure"]["order"].unique().tolist() == ["attention", "norm"]
+    whole = experiments.joined(experiments.in_turn(units, no_report))
+    pd.testing.assert_frame_equal(
+        erasure.survival(found["erasure"]),
+        erasure.survival(whole["erasure"]).query("order in ('attention', 'norm')"),
+    )
+
+
 def test_a_search_that_takes_no_time_reports_once(runs):
     reports = []
     units = experiments.adversary_units(runs[:2], Scope(1, 2), QUICK)
@@ -188,7 +227,7 @@ def test_costs_count_the_runs_that_are_made(runs, monkeypatch):
     cost = experiments.permutation_cost(lengths, 2, [Scope(1, 0)], DRAWS)
     assert abs(sum(made) - cost.runs) <= 3
     made.clear()
-    erasure.erasure(runs[0], Scope(), erasing)
+    list(erasure.erasure(runs[0], Scope(), erasing))
     at_most = experiments.erasure_cost(lengths, 2, Scope(), erasing).runs
     assert 0.5 * at_most <= sum(made) <= at_most
 

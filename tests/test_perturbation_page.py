@@ -106,7 +106,7 @@ def test_a_stopped_adversary_shows_what_it_found_and_goes_on(models, monkeypatch
         app = started(app, "adversary")
         app = app.button(key="adversary:stop").click().run()
     assert not app.exception
-    assert "0 of 1 parts are in these numbers, and what was found so far" in written(app)
+    assert "Stopped after 0.4 of 1; what was found by then is shown." in written(app)
     assert "was stopped after 4 of 10 steps" in written(app)
     assert "2 restarts of 4 steps (stopped, 10 were asked for)" in written(app).replace("\\", "")
     assert len(app.get("vega_lite_chart")) == 3

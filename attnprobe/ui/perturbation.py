@@ -105,11 +105,10 @@ class Perturbing:
         outcome = run(self.experiment.view, name, everything, steps, cost=price)
         if outcome is None:
             return None
-        if not outcome.complete:
-            begun = ", and what was found so far of the next" if outcome.value.begun else ""
+        if not outcome.complete and outcome.value.whole:
             st.caption(
                 f":material/info: Stopped: {len(outcome.value.whole):,} of {outcome.total:,} parts "
-                f"are in these numbers{begun}."
+                "are in these numbers."
             )
         return experiments.joined([*outcome.value.whole, *outcome.value.begun])
 

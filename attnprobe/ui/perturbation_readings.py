@@ -8,6 +8,7 @@ import streamlit as st
 from attnprobe import figures
 from attnprobe.analyses.perturbation import experiments, reply
 from attnprobe.analyses.perturbation.agreement import TOP_AT_LEAST, TOP_SHARE
+from attnprobe.analyses.perturbation.importance import DELETED, GRADIENT, GRADIENT_DETACHED, HIDDEN
 from attnprobe.export import Figure
 from attnprobe.metrics import Quantity
 from attnprobe.ui import cached
@@ -46,9 +47,21 @@ def pairs(frame: pd.DataFrame) -> pd.DataFrame:
     columns = ["tau", "weighted_tau", "top_overlap", "top_chance", "null_sd", "n"]
     table = grouped[columns].mean().assign(texts=grouped["tau"].count()).reset_index()
     spread = 1.96 * table["null_sd"] / table["texts"].clip(lower=1) ** 0.5
-    names = table["attention"] + " – " + table["importance"]
+    names = _short(table["attention"]) + " – " + _short(table["importance"])
     kinds = table["yardstick"].map({True: "yardstick", False: "attention"})
     return table.assign(pair=names, kind=kinds, chance_low=-spread, chance_high=spread)
+
+
+def _short(names: pd.Series) -> pd.Series:
+    """As narrow as a bar's label must be; the table beside it has the whole names."""
+    return names.replace(
+        {
+            GRADIENT_DETACHED: "gradient, detached",
+            GRADIENT: "gradient",
+            HIDDEN: "left out, hidden",
+            DELETED: "left out, deleted",
+        }
+    )
 
 
 def _tau(state: Perturbing, table: pd.DataFrame) -> None:

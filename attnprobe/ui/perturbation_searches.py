@@ -18,7 +18,9 @@ from attnprobe.ui.show import card, metrics, show
 PROBABILITY = Quantity("probability", "probability", domain=(0, 1))
 FLIPPED = Quantity("flipped", "decisions flipped", "share", domain=(0, 1))
 SHARE = Quantity("share", "keys erased", "share", domain=(0, 1))
-MOVED = Quantity("tvd", TVD, domain=(0, 1))
+MOVED = Quantity("tvd", TVD, domain=(0, None))
+MAP = 330
+"""The side of a token map in px where two stand side by side; more tokens need more."""
 SIDES = {"real": "real weights", "adversarial": "adversarial weights"}
 
 
@@ -74,12 +76,18 @@ def _searched(frame: pd.DataFrame, settings: Settings) -> None:
             f"after {int(short['steps'].iloc[0]):,} of {settings.steps:,} steps: a longer one may "
             "find weights that lie further away."
         )
+    real = frame[frame["feasible_share"] == 0]
+    if len(real):
+        st.caption(
+            f":material/warning: No restart met TVD ≤ {settings.epsilon:g} in {len(real):,} of "
+            f"{len(frame):,} texts: the real weights stand for the adversarial ones there, JSD 0."
+        )
     means = frame[["max_jsd", "attainable_jsd", "relative_jsd", "tvd", "feasible_share"]].mean()
     metrics(
         ("ε-max JSD", shown(means["max_jsd"]), "Nats, mean over influential rows and texts."),
         ("Attainable, φ", shown(means["attainable_jsd"]), "ln 2 needs a key without weight."),
         ("JSD / φ", shown(means["relative_jsd"]), "1: as different as weights can be."),
-        ("TVD of the output", shown(means["tvd"]), "Of the best weights found."),
+        ("Output TVD", shown(means["tvd"]), "Of the best weights found."),
         ("Feasible restarts", shown(means["feasible_share"], ".0%"), "Met TVD ≤ ε on the way."),
         ("Influential rows", f"{frame['influential_rows'].mean():.0f}", "Mean over texts."),
     )
@@ -98,7 +106,9 @@ def _one_text(state: Perturbing, frames: Mapping[str, pd.DataFrame], settings: S
         for name in ("adversaries", "weights", "outputs")
     )
     said = settings.after(int(row["steps"].iloc[0]))
-    for place, (side, title) in zip(st.columns(2), SIDES.items(), strict=True):
+    wide = state.scope.rows != READOUT_ROW and weights["key"].max() >= MAP
+    places = [st.container(), st.container()] if wide else st.columns(2)
+    for place, (side, title) in zip(places, SIDES.items(), strict=True):
         with place:
             _weights(state, weights, side, title, said)
     _outputs(state, outputs, said)
@@ -109,20 +119,22 @@ def _weights(state: Perturbing, frame: pd.DataFrame, side: str, title: str, said
     named = frame.rename(columns={side: "weight"})[
         ["query", "key", "query_token", "key_token", "weight"]
     ]
+    limits = (0.0, float(frame[list(SIDES)].to_numpy().max()))  # one scale for both sides
     lone = state.scope.rows == READOUT_ROW
 
     def chart(mode: figures.Mode):
         if lone:
             return figures.row_bars(named, q, mode=mode, width=360)
-        return figures.token_map(_square(named), q, mode=mode, size=330, limits=(0, 1))
+        return figures.token_map(_square(named), q, mode=mode, size=MAP, limits=limits)
 
+    pooled = "" if lone else figures.pooling_note(int(named["key"].max()) + 1)
     averaged = "" if state.scope.head is not None else " Mean over the heads in scope."
     figure = Figure(
         name=f"adversary-{side}",
         chart_for=chart,
         frame=named,
         caption=f"{title.capitalize()} of {state.scope.label}.{averaged} "
-        f"{adversary.LABEL.capitalize()}; {said}.",
+        f"{adversary.LABEL.capitalize()}; {said}. {pooled}".rstrip(),
         alt=f"{title.capitalize()}: queries by keys.",
         provenance=state.provenance(search=said, label=adversary.LABEL),
     )
@@ -188,11 +200,14 @@ def erasing(state: Perturbing) -> None:
     _flip_table(found)
 
 
-_SAID = (
-    "attention: largest weight first; norm: largest ‖αf(x)‖ first (Kobayashi et al. 2020); "
-    "gradient: largest ∂ ln p/∂α first; chance: 20 random orders, seed 0. Special tokens stay, and "
-    "one key always does."
-)
+def _said(found: pd.DataFrame) -> str:
+    """What the orders are; of a run that was stopped, as many as it came to."""
+    tried = found.loc[found["order"] == "chance", "draw"].nunique()
+    return (
+        "attention: largest weight first; norm: largest ‖αf(x)‖ first (Kobayashi et al. 2020); "
+        f"gradient: largest ∂ ln p/∂α first; chance: {tried} random orders, seed 0. Special tokens "
+        "stay, and one key always does."
+    )
 
 
 def _survival(state: Perturbing, found: pd.DataFrame) -> None:
@@ -202,9 +217,9 @@ def _survival(state: Perturbing, found: pd.DataFrame) -> None:
         chart_for=lambda mode: figures.curves(frame, SHARE, FLIPPED, by="order", mode=mode),
         frame=frame,
         caption=f"Share of texts whose decision has flipped once so many keys are erased "
-        f"(Serrano & Smith 2019). {_SAID} {state.said}",
+        f"(Serrano & Smith 2019). {_said(found)} {state.said}",
         alt="Share of flipped decisions against the share of erased keys, one line per order.",
-        provenance=state.provenance(excluded="special tokens", orders=_SAID),
+        provenance=state.provenance(excluded="special tokens", orders=_said(found)),
     )
     show(state.view, figure, "Until the decision flips", key="erasure:flips")
 
@@ -220,7 +235,7 @@ def _moved(state: Perturbing, found: pd.DataFrame) -> None:
         frame=frame,
         caption=f"Mean TVD of the output after erasing, in steps of 5 %. {state.said}",
         alt="TVD of the output against the share of erased keys, one line per order.",
-        provenance=state.provenance(excluded="special tokens", orders=_SAID),
+        provenance=state.provenance(excluded="special tokens", orders=_said(found)),
     )
     show(state.view, figure, "How far the output moves", key="erasure:tvd")
 

@@ -118,7 +118,7 @@ def _offer(
         )
         if partial is not None:
             cost = say(
-                "Stopped after {done:,} of {total:,}; what is finished is shown.",
+                "Stopped after {done:,} of {total:,}; what was found by then is shown.",
                 done=partial.done, total=partial.total,
             )  # fmt: skip
         st.caption(cost)

@@ -5,7 +5,7 @@ computed again. The sooner an order flips the decision, the better it finds what
 hangs on. One key always stays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 from attnprobe import capture
 from attnprobe.analyses.perturbation.edits import Rule, Scope, erased
 from attnprobe.analyses.perturbation.importance import decision, received
-from attnprobe.analyses.perturbation.runs import CleanRun, effects
+from attnprobe.analyses.perturbation.runs import CleanRun, Effects, effects_in_turn, joined
 from attnprobe.capture import AttentionCall
 from attnprobe.errors import BadInput
 
@@ -95,17 +95,20 @@ def erasure(
     erasing: Erasing,
     *,
     number: int = 0,
-    tick: Callable[[], None] = lambda: None,
-) -> pd.DataFrame:
+    tick: Callable[[], None] | None = None,
+) -> Iterator[tuple[float, pd.DataFrame]]:
     """One row per order and number of erased keys: `order`, `draw` (of the random ones), `removed`,
     `share` of the erasable keys, `tvd`, `flips`.
 
-    Empty when there is at most one key to erase. `number` is the text's in its set.
+    Yields the share of the work that is done and the rows of all orders that are finished, each
+    time that one is; the last are all. Empty when there is at most one key to erase. `number` is
+    the text's in its set.
     """
     keys = (run.content if not erasing.specials else torch.ones_like(run.content)).nonzero()[:, 0]
     most = len(keys) - 1
     if most < 1:
-        return pd.DataFrame(columns=["order", "draw", "removed", "share", "tvd", "flips"])
+        yield 1.0, pd.DataFrame(columns=["order", "draw", "removed", "share", "tvd", "flips"])
+        return
     orders = _orders(run, scope, keys, erasing, number)
     rank = torch.stack([_rank(run, order) for _, _, order in orders]).repeat_interleave(most, 0)
     count = torch.arange(1, most + 1, device=rank.device).repeat(len(orders))
@@ -113,15 +116,27 @@ def erasure(
     def rule_for(part: slice) -> Rule:
         return lambda rows: erased(rows, rank[part], count[part])
 
-    found = effects(run, scope, rule_for, len(count), tick)
+    found: list[Effects] = []
+    finished = 0
+    for part, effect in effects_in_turn(run, scope, rule_for, len(count), tick):
+        found.append(effect)
+        if part.stop // most > finished:
+            finished = part.stop // most
+            yield finished / len(orders), _frame(orders[:finished], most, joined(found))
+
+
+def _frame(orders: Sequence[tuple[str, int, Tensor]], most: int, found: Effects) -> pd.DataFrame:
+    """The rows of these orders; effects of the next one are left out."""
+    rows = len(orders) * most
+    removed = np.tile(np.arange(1, most + 1), len(orders))
     return pd.DataFrame(
         {
             "order": np.repeat([name for name, _, _ in orders], most),
             "draw": np.repeat([draw for _, draw, _ in orders], most),
-            "removed": count.cpu().numpy(),
-            "share": count.cpu().numpy() / len(keys),
-            "tvd": found.tvd.cpu().numpy(),
-            "flips": found.flips.cpu().numpy(),
+            "removed": removed,
+            "share": removed / (most + 1),
+            "tvd": found.tvd[:rows].cpu().numpy(),
+            "flips": found.flips[:rows].cpu().numpy(),
         }
     )
 

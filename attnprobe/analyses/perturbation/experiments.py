@@ -21,7 +21,12 @@ from attnprobe.analyses.perturbation.adversary import (
 )
 from attnprobe.analyses.perturbation.edits import Scope, uniform
 from attnprobe.analyses.perturbation.erasure import ORDERS, Erasing, erasure
-from attnprobe.analyses.perturbation.importance import agreements, attentions, importances
+from attnprobe.analyses.perturbation.importance import (
+    IMPORTANCES,
+    agreements,
+    attentions,
+    importances,
+)
 from attnprobe.analyses.perturbation.permutation import Draws, permutation_tvd, row_peak
 from attnprobe.analyses.perturbation.replacement import EDITS, replacements
 from attnprobe.analyses.perturbation.runs import CleanRun, clean_run, effects, outcomes, passes
@@ -219,16 +224,20 @@ def outcome_name(run: CleanRun, index: int) -> str:
 def agreement_units(
     runs: Sequence[CleanRun], scope: Scope, *, specials: bool = False
 ) -> list[Unit]:
-    """Frames `agreement` (every pair of importances of each text) and `importances` themselves."""
+    """Frames `agreement` (every pair of importances of each text) and `importances` themselves.
+
+    Under way it gives the pairs of the importances that are known.
+    """
 
     def unit(number: int, run: CleanRun, tick: Tick) -> Iterator[SoFar]:
-        others = importances(run, tick)
-        frames = {
-            "agreement": agreements(run, scope, others, specials=specials),
-            "importances": token_frame(run, attentions(run, scope) | others),
-        }
-        named = {name: _named(frame, number, run, scope) for name, frame in frames.items()}
-        yield 1.0, named | {"replaced": baselines(runs, number, scope, 0, tick)}
+        replaced = baselines(runs, number, scope, 0, tick)
+        for others in importances(run, tick):
+            frames = {
+                "agreement": agreements(run, scope, others, specials=specials),
+                "importances": token_frame(run, attentions(run, scope) | others),
+            }
+            named = {name: _named(frame, number, run, scope) for name, frame in frames.items()}
+            yield len(others) / len(IMPORTANCES), named | {"replaced": replaced}
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
 
@@ -245,17 +254,12 @@ def token_frame(run: CleanRun, values: Mapping[str, torch.Tensor]) -> pd.DataFra
 
 
 def erasure_units(runs: Sequence[CleanRun], scope: Scope, erasing: Erasing) -> list[Unit]:
-    """Frame `erasure`: every order and number of erased keys of each text."""
+    """Frame `erasure`: every order and number of erased keys of each text, order by order."""
 
     def unit(number: int, run: CleanRun, tick: Tick) -> Iterator[SoFar]:
-        frame = erasure(run, scope, erasing, number=number, tick=tick)
-        yield (
-            1.0,
-            {
-                "erasure": _named(frame, number, run, scope),
-                "replaced": baselines(runs, number, scope, erasing.seed, tick),
-            },
-        )
+        replaced = baselines(runs, number, scope, erasing.seed, tick)
+        for share, frame in erasure(run, scope, erasing, number=number, tick=tick):
+            yield share, {"erasure": _named(frame, number, run, scope), "replaced": replaced}
 
     return [partial(unit, n, run) for n, run in enumerate(runs)]
 

@@ -3,7 +3,7 @@
 Every importance is one number per token of a clean run, larger for more important ones.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +74,7 @@ def decision(run: CleanRun, times: int = 1) -> Tensor:
 
 
 def leave_one_out(
-    run: CleanRun, *, deleted: bool, tick: Callable[[], None] = lambda: None
+    run: CleanRun, *, deleted: bool, tick: Callable[[], None] | None = None
 ) -> Float[Tensor, " token"]:
     """TVD of the output when one content token is hidden; undefined (NaN) for other tokens.
 
@@ -137,14 +137,17 @@ IMPORTANCES: Mapping[str, Callable[[CleanRun], Float[Tensor, " token"]]] = {
 
 
 def importances(
-    run: CleanRun, tick: Callable[[], None] = lambda: None
-) -> dict[str, Float[Tensor, " token"]]:
-    """All importances of `IMPORTANCES`; they belong to the text, not to a head."""
+    run: CleanRun, tick: Callable[[], None] | None = None
+) -> Iterator[dict[str, Float[Tensor, " token"]]]:
+    """The importances of `IMPORTANCES`, one more at a time; they belong to the text, not to a head.
+
+    `tick` is called before every layer of every run and may raise to end it.
+    """
     found = {}
     for name, importance in IMPORTANCES.items():
-        tick()
-        found[name] = importance(run)
-    return found
+        with capture.watching(tick=tick):
+            found = found | {name: importance(run)}
+        yield found
 
 
 def agreements(

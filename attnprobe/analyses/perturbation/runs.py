@@ -4,7 +4,7 @@ Every batch carries the clean run as variant 0: what edited variants are compare
 computed in the same batch, by the same arithmetic.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -191,11 +191,25 @@ def effects(
     tick: Callable[[], None] | None = None,
 ) -> Effects:
     """Runs `variants` edits of a scope in batches; `rule_for` gives the rule of a slice of them."""
-    parts = []
+    return joined([part for _, part in effects_in_turn(run, scope, rule_for, variants, tick)])
+
+
+def effects_in_turn(
+    run: CleanRun,
+    scope: Scope,
+    rule_for: Callable[[slice], Rule],
+    variants: int,
+    tick: Callable[[], None] | None = None,
+) -> Iterator[tuple[slice, Effects]]:
+    """The same batch by batch: which variants, and what they did."""
     for part in batches(variants, run.length):
         with torch.no_grad():
             found = outcomes(run, scope, rule_for(part), part.stop - part.start, tick)
-        parts.append(_compared(found[1:], found[:1]))
+        yield part, _compared(found[1:], found[:1])
+
+
+def joined(parts: Sequence[Effects]) -> Effects:
+    """The effects of several batches as one."""
     return Effects(*(torch.cat([getattr(p, name) for p in parts]) for name in _FIELDS))
 
 
