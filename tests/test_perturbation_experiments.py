@@ -71,6 +71,16 @@ def test_permutation_frames_name_text_scope_and_rows(runs):
     assert row["draws"] == 6
 
 
+def test_a_text_that_comes_twice_is_permuted_in_two_ways(runs):
+    frames = experiments.joined(
+        experiments.in_turn(
+            experiments.permutation_units([runs[0], runs[0]], [Scope(0, 1)], DRAWS), no_report
+        )
+    )
+    first, second = (part["tvd"].tolist() for _, part in frames["draws"].groupby("text"))
+    assert first != second
+
+
 def test_ratios_of_every_head_come_from_the_same_frames(runs):
     scopes = [Scope(0, head) for head in range(3)]
     frames = experiments.joined(

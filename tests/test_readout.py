@@ -264,6 +264,15 @@ def test_label_sentences_keep_their_order_and_whatever_follows_the_first_sign():
     assert readout.sentences_of([" b = x = y ", "a=z"]) == {"b": "x = y", "a": "z"}
 
 
+def test_the_fewest_that_are_enough_are_taken(tiny_model):
+    two = readout.label_sentences(tiny_model("bert"), {"a": "the cat", "b": "a dog"})
+    assert two.log_probabilities(two.prepare(["it ran"])).shape == (1, 2)
+    read, loaded = of(tiny_model("gpt2")), tiny_model("gpt2")
+    text = "ab"
+    assert len(loaded.read(text)) == 2
+    assert len(read.log_probabilities(read.prepare([text]))) == 1
+
+
 def test_two_labels_with_one_sentence_are_refused(tiny_model):
     with pytest.raises(BadInput, match="'a' and 'c' have the same sentence"):
         readout.label_sentences(tiny_model("bert"), {"a": "the cat", "b": "a dog", "c": "the cat"})

@@ -98,6 +98,7 @@ def test_the_frame_of_a_row_s_jacobian_names_keys_by_their_places(trace):
     i, j = keys[0], keys[-1]
     assert frame.loc[(i, j), "entry"] == pytest.approx((-p[i] * p[j]).item())
     assert frame.loc[(j, j), "entry"] == pytest.approx((p[j] * (1 - p[j])).item())
+    assert frame.loc[(i, j), "key_i_token"] == trace.tokens.display[i]
     assert frame.loc[(i, j), "key_j_token"] == trace.tokens.display[j]
 
 

@@ -123,6 +123,8 @@ def test_no_output_leaves_the_range_of_its_values(trace):
     seen = trace.valid().double()[..., None] * trace.values[0, 1].double().abs()[None]
     expected = (output / seen.amax((1, 2))).max()
     assert frame["largest_ratio"][1] == pytest.approx(float(expected), rel=1e-4)
+    assert (frame["mean_ratio"] <= frame["largest_ratio"]).all()
+    assert (frame["mean_ratio"] > 0).all()
 
 
 def test_asymmetry_and_self_weight_are_those_of_the_explicit_matrices(trace):
