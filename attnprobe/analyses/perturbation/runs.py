@@ -34,7 +34,7 @@ from attnprobe.readout import Examples, ReadOut
 
 STRANGERS = 8
 TOKENS = 1664
-"""Tokens (variants × positions) of one batch. Each batch holds a clean run that teaches nothing new:
+"""Tokens (variants × positions) of one batch. Each holds a clean run that teaches nothing new:
 of a text of 400 tokens it is one of four, of 32 tokens one of 51, where size hardly matters."""
 
 
