@@ -18,6 +18,7 @@ from attnprobe.metrics import Quantity, quantity
 
 SELECTION = "cell"
 _GAP, _NAME = 12, 18
+_LARGEST = 60
 
 
 def head_map(
@@ -43,7 +44,7 @@ def head_map(
     scale = colour_scale(finite(frame, q.name), q, mode, palette=palette, limits=limits)
     holes = _holes(frame, q.name, axes)
     tall, wide = holes.shape
-    step = cell_size(max(holes.shape), size)
+    step = cell_size(max(holes.shape), size, _LARGEST)
     bar = colour_bar(scale, wide * step, hatched=bool(holes.any()))
     layers = [
         cells(frame, scale, axes, holes.shape, bar),

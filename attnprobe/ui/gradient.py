@@ -1,6 +1,6 @@
 """The panel on what of a loss's gradient the softmax of each head lets through."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import streamlit as st
@@ -34,6 +34,8 @@ ON_LOGITS = Quantity(
     definition="Mean over rows of the norm of the loss's gradient on a row of scaled logits S.",
 )  # fmt: skip
 MAPS = {"ratio": RATIO, "row_on_weights": ON_WEIGHTS, "row_on_logits": ON_LOGITS}
+LEAST = 1e-6
+"""What is smaller has no place among the rows' points, whose axes are logarithmic."""
 NORMS = ("jacobian_spectral", "jacobian_frobenius")
 NORM = Quantity("norm", "norm of the gradient", "log", scale="log", format=".3g")
 QUERY = Quantity("query", "query", format="d")
@@ -149,20 +151,21 @@ def _against_norm(view: View, rows: pd.DataFrame, made: Provenance) -> dict | No
         "Norm of J", NORMS, key="gradient_norm",
         format_func=lambda n: METRICS[n].label.removeprefix("Jacobian, "),
     )  # fmt: skip
-    known = rows.dropna(subset="ratio")
+    across, upward = (replace(q, scale="log") for q in (METRICS[name], RATIO))
+    known = rows[(rows["ratio"] > LEAST) & (rows[name] > LEAST)]
     shown = chosen_last(view, known)
-    most = float(known[name].max()) if len(known) else 0.5
-    line = pd.DataFrame({name: [0, most], "ratio": [0, most], "bound": "ratio = norm"})
+    ends = [known[name].min(), known[name].max()] if len(known) else [LEAST, 0.5]
+    line = pd.DataFrame({name: ends, "ratio": ends, "bound": "ratio = norm"})
     figure = Figure(
         "gradient-rows",
         lambda mode: figures.scatter(
-            shown, METRICS[name], RATIO, by="rows", names=("layer", "head", "query"), bounds=line,
+            shown, across, upward, by="rows", names=("layer", "head", "query"), bounds=line,
             mode=mode, width=620, height=320,
         ),
         rows,
-        f"{len(shown):,} of {len(known):,} rows that a gradient reaches, of {len(rows):,}. No row "
-        "lets through more than its J's spectral norm, which is at most its Frobenius norm. Click "
-        "a row to choose its head.",
+        f"{len(shown):,} of {len(known):,} rows with both above {LEAST:g}, of {len(rows):,} in all; "
+        "both axes are logarithmic. No row lets through more than its J's spectral norm, which is at "
+        "most its Frobenius norm. Click a row to choose its head.",
         "Scatter of a norm of J against the share of the gradient let through.",
         made,
     )  # fmt: skip
