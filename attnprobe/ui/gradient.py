@@ -163,9 +163,9 @@ def _against_norm(view: View, rows: pd.DataFrame, made: Provenance) -> dict | No
             mode=mode, width=620, height=320,
         ),
         rows,
-        f"{len(shown):,} of {len(known):,} rows with both above {LEAST:g}, of {len(rows):,} in all; "
-        "both axes are logarithmic. No row lets through more than its J's spectral norm, which is at "
-        "most its Frobenius norm. Click a row to choose its head.",
+        f"{len(shown):,} of {len(known):,} rows with both above {LEAST:g}, of {len(rows):,} in "
+        "all; both axes are logarithmic. No row lets through more than its J's spectral norm, "
+        "which is at most its Frobenius norm. Click a row to choose its head.",
         "Scatter of a norm of J against the share of the gradient let through.",
         made,
     )  # fmt: skip
