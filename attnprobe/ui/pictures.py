@@ -26,10 +26,10 @@ def colours_for(view: View) -> Quantity:
 
 
 def coloured(q: Quantity, n_tokens: int) -> Quantity:
-    """Weights of a long text are small: their colours go by the square root."""
-    if q.name != "weight" or n_tokens <= SQRT_FROM:
+    """Weights of a long text are small, and so is what changes them: colours by the square root."""
+    if q.name not in ("weight", "difference") or n_tokens <= SQRT_FROM:
         return q
-    return replace(q, scale="sqrt", label="weight, colours by square root")
+    return replace(q, scale="sqrt", label=f"{q.label}, colours by square root")
 
 
 def limits_of(pictures: Mapping[int, np.ndarray], q: Quantity) -> figures.Limits | None:

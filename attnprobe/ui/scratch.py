@@ -17,6 +17,7 @@ from attnprobe.scratch.twin import TWINS
 from attnprobe.trace import Trace
 from attnprobe.ui import cached
 from attnprobe.ui.cached import computed
+from attnprobe.ui.pictures import coloured
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.scaling import of_head
 from attnprobe.ui.show import HALF, card, heading, metrics, provenance, show, two_cards
@@ -127,12 +128,13 @@ def _difference(view: View, trace: Trace, chosen: list[str]) -> None:
     there = provenance(view, layer=view.layer, head=view.head, faults=", ".join(chosen))
     maps = {
         "fault-weights": (
-            METRICS["weight"], steps.weights,
+            coloured(METRICS["weight"], len(view.tokens)), steps.weights,
             "What the re-implementation with the mistakes makes of this head.",
             f"Weights of {of_head(view)} with the mistakes",
         ),
         "fault-difference": (
-            DIFFERENCE, difference(trace, steps, view.layer, view.head),
+            coloured(DIFFERENCE, len(view.tokens)),
+            difference(trace, steps, view.layer, view.head),
             "Weights with the mistakes, minus the model's.",
             f"What the mistakes change in {of_head(view)}",
         ),
