@@ -210,6 +210,15 @@ def test_what_is_found_on_the_way_is_what_a_search_of_so_few_steps_finds():
     assert best > 0
 
 
+def test_the_row_of_a_search_gives_its_divergence_as_a_share_of_the_bound():
+    real, valid, influential = one_row(0.4, 0.3, 0.2, 0.1)
+    outcome = linear(torch.tensor([1.0, -1.0, 0.5, 0.0]), 3.0, 0.2)
+    found = last(adversary.search(real, valid, influential, outcome, QUICK))
+    row = adversary.adversary_row(found, QUICK)
+    assert row["relative_jsd"] == pytest.approx(row["max_jsd"] / found.bound)
+    assert 0 < row["relative_jsd"] <= 1
+
+
 def test_a_stopped_search_says_how_far_it_came():
     settings = Settings(restarts=3, steps=40)
     assert settings.after(40) == settings.statement

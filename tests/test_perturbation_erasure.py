@@ -213,6 +213,12 @@ def test_the_decision_flips_at_the_first_change_or_never():
     assert points["flipped"].tolist() == [True, False, True]
 
 
+def test_each_head_of_a_text_has_a_flip_of_its_own():
+    two = pd.concat([CURVE.assign(head=0), CURVE.assign(head=1, flips=0)], ignore_index=True)
+    flipped = erasure.flip_points(two).groupby("head")["flipped"].sum()
+    assert flipped.to_dict() == {0: 2, 1: 0}
+
+
 def test_the_erasure_curve_counts_what_has_flipped_by_then_and_never_falls():
     curve = erasure.survival(CURVE, points=10)
     shares = curve[curve["order"] == "attention"]["share"]
