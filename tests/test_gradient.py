@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2LMHeadModel
 
 import attnprobe as ap
 from attnprobe import memory
@@ -81,6 +82,29 @@ def test_the_gradient_on_logits_is_the_softmax_jacobian_times_that_on_weights(se
                 jacobian = torch.diag(p) - torch.outer(p, p)
                 expected = jacobian @ found.weights[layer][0, head, query, :length]
                 torch.testing.assert_close(found.logits[layer][0, head, query, :length], expected)
+
+
+def test_keys_that_a_row_may_not_see_have_no_gradient_and_enter_no_norm(tiny_model):
+    """Against transformers' eager attention: its weights' gradient, cut to the causal triangle."""
+    loaded = tiny_model("gpt2", "float64")
+    eager = GPT2LMHeadModel.from_pretrained(
+        loaded.folder, attn_implementation="eager", dtype=torch.float64
+    ).eval()
+    ids = torch.tensor([loaded.read(TEXTS[0]).ids])
+    output = eager(ids, output_attentions=True)
+    logs = output.logits[0].log_softmax(-1)
+    loss = -logs[torch.arange(ids.shape[1] - 1), ids[0, 1:]].mean()
+    theirs = torch.autograd.grad(loss, output.attentions)
+    readout = next_token(loaded)
+    found = gradient.gradients(readout, readout.prepare(TEXTS[:1]))
+    frame = gradient.rows(found)
+    for layer, whole in enumerate(theirs):
+        seen = whole.tril()
+        assert (whole - seen).abs().max() > 0
+        torch.testing.assert_close(found.weights[layer], seen)
+        mine = frame[frame["layer"] == layer].sort_values(["head", "query"])["on_weights"]
+        expected = seen[0, :, 1:].norm(dim=-1).flatten()
+        torch.testing.assert_close(torch.tensor(mine.to_numpy()), expected)
 
 
 def test_no_row_lets_through_more_than_its_spectral_norm(setting):

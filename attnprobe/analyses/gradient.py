@@ -39,6 +39,8 @@ class Gradients:
 def gradients(readout: ReadOut, examples: Examples, loss: str | None = None) -> Gradients:
     """∂L/∂A and ∂L/∂S (S: scaled logits) of every head, from one forward and one backward pass.
 
+    Both are over the keys that a row may see: the weight of any other is 0 whatever the logits.
+
     L is the mean over texts of each text's mean loss over its spots; without a choice, that of the
     targets where there are any, else of the likeliest answers. Holds every head's matrices
     at once: refuses what would not fit into memory.
@@ -85,11 +87,11 @@ def _tap(taps: list[tuple[Tensor, Tensor, RowStatistics]]):
             logits.requires_grad_()
         seen = _seen(call)
         weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
-        weights = weights.masked_fill(~seen, 0.0)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         mask = seen.expand(logits.shape)
         taps.append((logits, weights, statistics_of(logits.detach().to(dtype), mask, dtype=dtype)))
-        return weights @ call.value
+        # Filled after the tap, so that no gradient comes back from keys that a row may not see.
+        return weights.masked_fill(~seen, 0.0) @ call.value
 
     return attend
 
@@ -112,7 +114,8 @@ def rows(gradients: Gradients) -> pd.DataFrame:
     """One line per counted row of every head.
 
     Columns: layer, head, text, query, peak, jacobian_frobenius, jacobian_spectral, on_weights
-    ‖∂L/∂A‖, on_logits ‖∂L/∂S‖ (norms over the row), ratio (undefined where ‖∂L/∂A‖ is 0).
+    ‖∂L/∂A‖ and on_logits ‖∂L/∂S‖ (norms over the row's valid keys), ratio (undefined where
+    ‖∂L/∂A‖ is 0).
     """
     frames = []
     for layer, (on_a, on_s, statistics) in enumerate(
