@@ -60,6 +60,7 @@ def test_no_row_of_weights_leaves_the_bounds(keys, spread):
         if norm == "jacobian_trace":
             assert (values <= between(bounds, norm, peak, "1 − m²") + 1e-7).all()
     assert (norms["jacobian_spectral"] <= 0.5 + 1e-12).all()
+    assert (norms["jacobian_frobenius"] <= 0.5 + 1e-12).all()
 
 
 def test_many_small_weights_beside_the_peak_attain_the_upper_bound_of_the_trace():
@@ -71,10 +72,14 @@ def test_many_small_weights_beside_the_peak_attain_the_upper_bound_of_the_trace(
 
 
 def test_a_row_of_two_equal_keys_attains_a_half():
-    bounds = saturation.bounds("jacobian_spectral")
     p = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    largest = torch.linalg.eigvalsh(torch.diag(p) - torch.outer(p, p))[-1].item()
-    assert largest == pytest.approx(between(bounds, "jacobian_spectral", 0.5, "½"))
+    jacobian = torch.diag(p) - torch.outer(p, p)
+    found = {
+        "jacobian_spectral": torch.linalg.eigvalsh(jacobian)[-1].item(),
+        "jacobian_frobenius": jacobian.norm().item(),
+    }
+    for norm, value in found.items():
+        assert value == pytest.approx(between(saturation.bounds(norm), norm, 0.5, "½"))
 
 
 def test_rows_of_two_keys_attain_the_upper_bound():

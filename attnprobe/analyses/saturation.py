@@ -29,9 +29,10 @@ def bounds(norm: str, points: int = 101) -> pd.DataFrame:
     """What a norm of J can be at a given peak m = 1 − ε. Columns: peak, the norm, bound.
 
     Largest entry: m(1 − m), attained by every row. Frobenius: at least m(1 − m), its largest entry,
-    and for ε ≤ ½ at most 2ε(1 − ε), attained by rows of two keys. Spectral: at least m(1 − m), at
-    most ½, and for ε ≤ ½ at most 2ε(1 − ε), since it never exceeds Frobenius. Trace: between 1 − m
-    and 1 − m², since m² ≤ Σp² ≤ m.
+    at most ½, and for ε ≤ ½ at most 2ε(1 − ε), attained by rows of two keys; ½, because with
+    s = Σp² and s² ≤ Σp³ (Cauchy–Schwarz) ‖J‖² = s − 2Σp³ + s² ≤ s(1 − s) ≤ ¼. Spectral: at least
+    m(1 − m), and below the same two, since it never exceeds Frobenius. Trace: between 1 − m and
+    1 − m², since m² ≤ Σp² ≤ m.
     """
     if norm not in NORMS:
         raise BadInput(f"norm {norm!r} is not known; choose one of {', '.join(NORMS)}")
@@ -40,7 +41,11 @@ def bounds(norm: str, points: int = 101) -> pd.DataFrame:
     saturated = np.where(peak >= 0.5, 2 * rest * peak, np.nan)
     curves = {
         "jacobian_max": {"m(1 − m)": peak * rest},
-        "jacobian_frobenius": {"m(1 − m)": peak * rest, "2ε(1 − ε)": saturated},
+        "jacobian_frobenius": {
+            "m(1 − m)": peak * rest,
+            "2ε(1 − ε)": saturated,
+            "½": np.full(points, 0.5),
+        },
         "jacobian_spectral": {
             "m(1 − m)": peak * rest,
             "2ε(1 − ε)": saturated,

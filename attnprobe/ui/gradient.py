@@ -97,7 +97,7 @@ def _loss(view: View, read: ReadOut) -> Loss:
 def _starved(heads: pd.DataFrame) -> str:
     """Which heads' queries and keys get next to nothing, in one sentence."""
     starved = heads[heads["starved"]]
-    named = ", ".join(f"{a}.{b}" for a, b in zip(starved["layer"], starved["head"], strict=True))
+    named = ", ".join(f"L{a}.H{b}" for a, b in zip(starved["layer"], starved["head"], strict=True))
     return (
         f"**{len(starved)} of {len(heads)} heads** let less than {gradient.STARVED:.0%} of the "
         f"gradient on their weights through to queries and keys{': ' + named if named else ''}."

@@ -1,6 +1,6 @@
 """The panels that hold the model against its re-implementation, and attention against its laws."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pandas as pd
@@ -29,6 +29,7 @@ SLACK = Quantity("used", "range used", "share of the values' range", domain=(0, 
 USED = Quantity("used", "measured", "share of what is allowed", domain=(0, None))
 QUERY = Quantity("query", "query", format="d")
 MOVED = Quantity("relative_difference", "difference", "share of the largest component", scale="log")
+TWIN = "the re-implementation"
 LEAST = 1e-9
 HEAT = (
     "Colours: log10 of the largest error over what rounding explains, red above 0. Smaller errors "
@@ -75,17 +76,26 @@ def _revision(view: View) -> str | None:
     return view.loaded.revision if view.loaded.origin == "Hugging Face Hub" else None
 
 
-def _stages(view: View, certificate: pd.DataFrame, precision: str, name: str) -> None:
+def _stages(
+    view: View,
+    certificate: pd.DataFrame,
+    precision: str,
+    name: str,
+    mistakes: Sequence[str] = (),
+) -> None:
     frame, beyond = figures.stage_frame(certificate), figures.beyond_note(certificate)
+    made_wrong = ", ".join(FAULTS[fault].title for fault in mistakes)
+    twin = f"the re-implementation with mistakes put in ({made_wrong})" if mistakes else TWIN
+    there = {"faults": ", ".join(mistakes)} if mistakes else {}
     figure = Figure(
         name,
         lambda mode: figures.stage_map(frame, mode=mode),
         certificate,
-        f"The running model in {precision} against the re-implementation in float64; what is "
+        f"The running model in {precision} against {twin} in float64; what is "
         f"allowed follows from rounding in {precision}. Each layer starts from the model's own "
         f"input to it. {HEAT} {beyond}".strip(),
         f"Heat table of certificate stages by layer, {precision}. {beyond}".strip(),
-        provenance(view, precision=precision),
+        provenance(view, precision=precision, **there),
     )  # fmt: skip
     show(view, figure, f"Every stage of every layer, {precision}", key=f"scratch:{name}")
 
@@ -119,7 +129,7 @@ def faults(view: View, trace: Trace) -> None:
         ("First red stage", first, "In the order of computation."),
         ("Red layers", f"{red['layer'].nunique()} of {view.loaded.n_layers}"),
     )
-    _stages(view, wrong, view.loaded.precision, "faults")
+    _stages(view, wrong, view.loaded.precision, "faults", mistakes=chosen)
     _difference(view, trace, chosen)
 
 

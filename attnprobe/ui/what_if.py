@@ -71,13 +71,15 @@ def _curve(view: View, name: str, frame, point, q: Quantity, by: str | None = No
         marked = point.melt("factor", list(CURVES), "quantity", q.name)[["factor", q.name]]
     else:
         marked = point[["factor", q.name]]
+    factor = point.iloc[0]["factor"]
     figure = figure_of(
         view, name,
         lambda mode: figures.curves(frame, FACTOR, q, by=by, marked=marked, mode=mode),
         frame,
         "Means over the head's rows that see at least two keys, with its captured scaled logits "
-        "multiplied by the factor. The ring is the slider.",
+        f"multiplied by the factor. The ring is the slider's factor, ×{factor:.3g}.",
         f"{q.label} against the factor on the scale of {of_head(view)}.",
+        factor=f"{factor:.4g}",
     )  # fmt: skip
     show(view, figure, f"{heading(q.label)} over the scale", key=f"scaling:{name}")
 
