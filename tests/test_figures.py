@@ -496,6 +496,7 @@ def test_every_other_figure_is_json_without_nan_in_both_modes(mode):
         figures.curves(sweep, x, y, marked=sweep.assign(label="here"), mode=mode),
         figures.scatter(heads(), "entropy", "raw_mean", by="layer", mode=mode),
         figures.scatter(heads(), "entropy", "raw_mean", bounds=bound, mode=mode),
+        figures.scatter(sweep, x, y, interval=("lo", "hi"), by="g", mode=mode),
         figures.bars(sweep, y, "g", interval=("lo", "hi"), mode=mode),
         figures.bars(sweep, y, "g", by="g", ordered=False, mode=mode),
         figures.thumbnails({0: np.eye(3), 4: np.full((3, 3), np.nan)}, mode=mode, selected=4),
@@ -505,6 +506,28 @@ def test_every_other_figure_is_json_without_nan_in_both_modes(mode):
         assert spec["description"]
         assert spec["config"]["background"] == "transparent"
         assert "transform" not in json.dumps(spec)
+
+
+@pytest.mark.parametrize("by", ["g", None])
+def test_an_interval_is_a_rule_behind_each_point_and_has_no_legend_of_its_own(by):
+    frame = pd.DataFrame({"x": [0.0, 1.0, 3.0], "y": [2.0, 5.0, 7.0], "g": ["a", "b", "b"]})
+    frame = frame.assign(lo=[1.0, 4.0, np.nan], hi=[2.5, 6.0, np.nan])
+    spec = specs(figures.scatter(frame, Quantity("x", "x"), Quantity("y", "y"), by=by,
+                                 interval=("lo", "hi")))  # fmt: skip
+    assert kinds(spec) == ["rule", "point"]
+    rule, point = marks(spec)
+    fields = [rule["encoding"][channel]["field"] for channel in ("x", "y", "y2")]
+    assert fields == ["x", "lo", "hi"]
+    assert rule["encoding"]["y"]["title"] == point["encoding"]["y"]["title"]
+    ends = [(row["x"], row["lo"], row["hi"]) for row in rows_of(spec, rule)]
+    assert ends == [(0, 1, 2.5), (1, 4, 6)]
+    assert [row["y"] for row in rows_of(spec, point)] == [2, 5, 7]
+    if by:
+        colours = [unit["encoding"]["color"] for unit in (rule, point)]
+        assert colours[0]["scale"] == colours[1]["scale"]
+        assert [each["legend"] is None for each in colours] == [True, False]
+    else:
+        assert "color" not in rule["encoding"]
 
 
 def test_row_profile_leaves_an_undefined_row_empty():

@@ -143,6 +143,7 @@ def scatter(
     *,
     by: str | None = None,
     names: tuple[str, ...] = ("layer", "head"),
+    interval: tuple[str, str] | None = None,
     bounds: pd.DataFrame | None = None,
     marked: pd.DataFrame | None = None,
     mode: Mode = "light",
@@ -151,6 +152,7 @@ def scatter(
 ) -> alt.LayerChart:
     """One point per row of the frame; `names` are the columns that the tooltip tells it by.
 
+    `interval` names the columns of a lower and an upper end of y: a thin rule behind each point.
     `bounds` is a frame with the columns of x and y and `bound` (its name): a dashed line each, for
     a theoretical limit or an identity. `marked` as in `curves`. A click selects a point: the
     selection is named "cell" and has the fields `names`.
@@ -165,7 +167,7 @@ def scatter(
     if known:
         pick = alt.selection_point(name="cell", fields=known, on="click", clear=False, toggle=False)
         points = points.add_params(pick)
-    layers = [points]
+    layers = [_spreads(frame, qx, qy, interval, by, mode), points] if interval else [points]
     if bounds is not None:
         layers.append(_bounds(bounds, qx, qy, mode))
     if marked is not None:
@@ -177,6 +179,22 @@ def scatter(
         dense=len(frame) > 2000,
         elastic=True,
     )
+
+
+def _spreads(
+    frame: pd.DataFrame,
+    x: Quantity,
+    y: Quantity,
+    interval: tuple[str, str],
+    by: str | None,
+    mode: Mode,
+) -> alt.Chart:
+    """Rows of their own: a point whose interval is undefined is still drawn."""
+    low, high = interval
+    data = inline(frame, [x.name, low, high, *([by] if by else [])])
+    rules = Chart(data).mark_rule(strokeWidth=1, opacity=0.5, tooltip=None)
+    rules = rules.encode(x=across(x), y=upward(y, other=low), y2=alt.Y2(f"{high}:Q"))
+    return rules.encode(color=fills(frame, by, mode).legend(None)) if by else rules
 
 
 def _bounds(frame: pd.DataFrame, x: Quantity, y: Quantity, mode: Mode) -> alt.Chart:
