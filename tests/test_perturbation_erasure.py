@@ -228,3 +228,36 @@ def test_the_erasure_curve_counts_what_has_flipped_by_then_and_never_falls():
     assert by_order["attention"][4] == 1
     assert by_order["chance"][-1] == 0.5
     assert all(np.all(np.diff(values) >= 0) for values in by_order.values())
+
+
+def a_text(tvds, **columns):
+    """One order of a text with one key more than there are numbers."""
+    share = np.arange(1, len(tvds) + 1) / (len(tvds) + 1)
+    return pd.DataFrame({"text": 0, "order": "norm", "share": share, "tvd": tvds} | columns)
+
+
+def test_a_text_s_movement_starts_at_nothing_and_has_the_shares_that_were_erased():
+    frame = pd.concat([a_text([0.3, 0.1]), a_text([0.2, 0.4], order="attention")])
+    moved = erasure.movement(frame)
+    assert moved["order"].tolist() == ["norm"] * 3 + ["attention"] * 3
+    assert moved["share"].tolist() == pytest.approx([0, 1 / 3, 2 / 3] * 2)
+    assert moved["tvd"].tolist() == [0, 0.3, 0.1, 0, 0.2, 0.4]
+
+
+def test_movement_is_the_mean_over_random_orders_and_texts_of_one_length():
+    frame = pd.concat([a_text([0.3, 0.1]), a_text([0.1, 0.2]), a_text([0.2, 0.6], text=1)])
+    moved = erasure.movement(frame)
+    assert moved["share"].tolist() == pytest.approx([0, 1 / 3, 2 / 3])
+    assert moved["tvd"].tolist() == pytest.approx([0, 0.2, 0.3])
+
+
+def test_texts_of_different_lengths_meet_at_the_nearest_step_but_never_at_none_or_all():
+    """Of 60 keys the first is a share of 0.017 and the last but one of 0.983."""
+    frame = pd.concat([a_text([0.5] * 59), a_text([0.2, 0.4], text=1)])
+    moved = erasure.movement(frame)
+    assert moved["share"].tolist() == pytest.approx([step / 20 for step in range(20)])
+    assert moved["tvd"].iloc[0] == 0
+    at = dict(zip(moved["share"].round(2), moved["tvd"], strict=True))
+    assert at[0.05] == at[0.95] == 0.5
+    counted = [round(20 * k / 60) for k in range(1, 60)].count(7)
+    assert at[0.35] == pytest.approx((0.5 * counted + 0.2) / (counted + 1))

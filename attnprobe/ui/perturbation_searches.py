@@ -21,6 +21,7 @@ SHARE = Quantity("share", "keys erased", "share", domain=(0, 1))
 MOVED = Quantity("tvd", TVD, domain=(0, None))
 MAP = 330
 """The side of a token map in px where two stand side by side; more tokens need more."""
+NEVER = "None of these orders flips a decision, down to the last key."
 SIDES = {"real": "real weights", "adversarial": "adversarial weights"}
 
 
@@ -212,12 +213,13 @@ def _said(found: pd.DataFrame) -> str:
 
 def _survival(state: Perturbing, found: pd.DataFrame) -> None:
     frame = erasure.survival(found)
+    never = "" if (found["flips"] > 0).any() else f"{NEVER} "
     figure = Figure(
         name="erasure-flips",
         chart_for=lambda mode: figures.curves(frame, SHARE, FLIPPED, by="order", mode=mode),
         frame=frame,
         caption=f"Share of texts whose decision has flipped once so many keys are erased "
-        f"(Serrano & Smith 2019). {_said(found)} {state.said}",
+        f"(Serrano & Smith 2019). {never}{_said(found)} {state.said}",
         alt="Share of flipped decisions against the share of erased keys, one line per order.",
         provenance=state.provenance(excluded="special tokens", orders=_said(found)),
     )
@@ -225,15 +227,14 @@ def _survival(state: Perturbing, found: pd.DataFrame) -> None:
 
 
 def _moved(state: Perturbing, found: pd.DataFrame) -> None:
-    binned = found.assign(share=(found["share"] * 20).round() / 20)
-    frame = binned.groupby(["order", "share"], sort=True)["tvd"].mean().reset_index()
-    place = {order: i for i, order in enumerate(found["order"].unique())}
-    frame = frame.sort_values("order", key=lambda s: s.map(place), kind="stable")
+    frame = erasure.movement(found)
+    steps = "" if len(state.lengths) == 1 else " Texts of different lengths meet in steps of 5 %."
     figure = Figure(
         name="erasure-tvd",
         chart_for=lambda mode: figures.curves(frame, SHARE, MOVED, by="order", mode=mode),
         frame=frame,
-        caption=f"Mean TVD of the output after erasing, in steps of 5 %. {state.said}",
+        caption=f"Mean TVD of the output after erasing; nothing erased, nothing moved.{steps} "
+        f"{state.said}",
         alt="TVD of the output against the share of erased keys, one line per order.",
         provenance=state.provenance(excluded="special tokens", orders=_said(found)),
     )

@@ -175,6 +175,24 @@ def flip_points(frame: pd.DataFrame) -> pd.DataFrame:
     return share.to_frame("share").assign(flipped=share.notna()).reset_index()
 
 
+def movement(frame: pd.DataFrame, steps: int = 20) -> pd.DataFrame:
+    """Mean TVD over texts (and random orders) against the share erased: `order`, `share`, `tvd`.
+
+    Every order starts at nothing erased and TVD 0. The shares are the measured ones where all texts
+    have as many keys to erase; else the nearest of `steps` equal steps, but neither none nor all.
+    """
+    if frame.groupby("text")["share"].min().nunique() > 1:
+        nearest = (frame["share"] * steps).round().clip(1, steps - 1) / steps
+        frame = frame.assign(share=nearest)
+    start = pd.DataFrame({"order": frame["order"].unique(), "share": 0.0, "tvd": 0.0})
+    means = frame.groupby(["order", "share"])["tvd"].mean().reset_index()
+    place = {order: i for i, order in enumerate(start["order"])}
+    return pd.concat([start, means], ignore_index=True).sort_values(
+        ["order", "share"], key=lambda s: s.map(place) if s.name == "order" else s,
+        ignore_index=True,
+    )  # fmt: skip
+
+
 def survival(frame: pd.DataFrame, points: int = 20) -> pd.DataFrame:
     """The erasure curve: `order`, `share` erased, and the share of texts (and random orders) whose
     decision has flipped by then."""
