@@ -41,12 +41,15 @@ def agreement(state: Perturbing) -> None:
 
 
 def pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Means over texts of each pair; the interval is where τ lies by chance in 95 of 100 cases."""
+    """Means over texts of each pair; the interval is where τ lies by chance in 95 of 100 cases.
+
+    It is that of a normal distribution, cut where τ ends: for few tokens it would go beyond ±1.
+    """
     keys = ["yardstick", "attention", "importance"]
     grouped = frame.groupby(keys, sort=False)
     columns = ["tau", "weighted_tau", "top_overlap", "top_chance", "null_sd", "n"]
     table = grouped[columns].mean().assign(texts=grouped["tau"].count()).reset_index()
-    spread = 1.96 * table["null_sd"] / table["texts"].clip(lower=1) ** 0.5
+    spread = (1.96 * table["null_sd"] / table["texts"].clip(lower=1) ** 0.5).clip(upper=1)
     names = _short(table["attention"]) + " – " + _short(table["importance"])
     kinds = table["yardstick"].map({True: "yardstick", False: "attention"})
     return table.assign(pair=names, kind=kinds, chance_low=-spread, chance_high=spread)
@@ -73,8 +76,8 @@ def _tau(state: Perturbing, table: pd.DataFrame) -> None:
         ),
         frame=table,
         caption="Whiskers: where the mean τ would lie in 95 of 100 cases if the two orders had "
-        "nothing to do with each other, at these lengths. The yardstick is gradient against "
-        f"leaving out. Special tokens out. {state.said}",
+        "nothing to do with each other, at these lengths: a normal approximation, cut at ±1. The "
+        f"yardstick is gradient against leaving out. Special tokens out. {state.said}",
         alt="Kendall's tau for each pair of importances with its spread by chance.",
         provenance=state.provenance(excluded="special tokens"),
     )  # fmt: skip
