@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from attnprobe.analyses.perturbation import adversary, experiments
+from attnprobe.analyses.perturbation.agreement import null_sd
 from attnprobe.figures.violins import violins
 from attnprobe.metrics import Quantity
+from attnprobe.ui.perturbation import undefined_said
+from attnprobe.ui.perturbation_readings import pairs
+from attnprobe.ui.perturbation_searches import NEVER
 
 PAGE = Path(__file__).parents[1] / "pages" / "6_Perturbation.py"
 PANELS = ("Permutation and replacement", "Adversary", "Agreement", "Erasure", "The reply")
@@ -75,7 +80,10 @@ def test_permutations_are_drawn_beside_their_baselines(models, kind):
     assert "undefined" not in alone
     assert "Other texts are bundled ones at least as long." in written(app)
     assert len(app.get("vega_lite_chart")) == 4
-    assert "10 permutations of all valid keys, seed 0" in written(app)
+    said = written(app)
+    assert "median TVD over 10 permutations of all valid keys, seed 0, against the peak" in said
+    assert "the middle half of the permutations" in said
+    assert "Undefined" not in said
 
 
 def test_the_adversary_is_labelled_as_a_demonstration(models):
@@ -124,6 +132,50 @@ def test_agreement_and_erasure_leave_special_tokens_out(models, kind, panel, nam
     assert not app.error
     assert "pecial tokens" in written(app)
     assert len(app.get("vega_lite_chart")) >= 1
+
+
+@pytest.mark.parametrize(("flips", "text"), [(0.0, "a dog ran"), (1.0, "the cat ran")])
+def test_only_where_no_order_flips_the_decision_the_page_says_so(models, flips, text, monkeypatch):
+    def erased(*args, **options):
+        share, frame = list(whole(*args, **options))[-1]
+        yield share, frame.assign(flips=(frame["order"] == "chance") * flips)
+
+    whole = experiments.erasure
+    monkeypatch.setattr(experiments, "erasure", erased)
+    app = started(opened(models["bert"], "Erasure", text), "erasure")
+    assert not app.exception
+    assert (NEVER in written(app)) == (flips == 0)
+
+
+def taus(n, texts):
+    row = {
+        "yardstick": False, "attention": "attention", "importance": "gradient", "tau": 0.5,
+        "weighted_tau": 0.5, "top_overlap": 1.0, "top_chance": 0.5, "null_sd": null_sd(n), "n": n,
+    }  # fmt: skip
+    return pd.DataFrame([row] * texts)
+
+
+@pytest.mark.parametrize(
+    ("n", "texts", "end"),
+    [
+        (2, 1, 1.0),
+        (3, 1, 1.0),
+        (3, 4, 1.96 * np.sqrt(22 / 54) / 2),
+        (9, 1, 1.96 * np.sqrt(46 / 648)),
+    ],
+)
+def test_where_tau_lies_by_chance_never_leaves_the_values_that_tau_can_have(n, texts, end):
+    table = pairs(taus(n, texts))
+    assert table["chance_high"].item() == pytest.approx(end)
+    assert table["chance_low"].item() == pytest.approx(-end)
+
+
+def test_an_edit_is_said_to_be_undefined_only_where_it_is():
+    edits = ["uniform", "mean", "zero", "first token", "frozen", "permutation"]
+    table = pd.DataFrame({"edit": edits, "tvd": 0.1})
+    assert undefined_said(table) == ""
+    short = table.assign(tvd=[0.1, 0.1, 0.0, 0.1, np.nan, 0.1])
+    assert undefined_said(short) == "Undefined, frozen: no other text is long enough. "
 
 
 def test_a_text_of_one_word_is_refused_in_one_sentence(models):

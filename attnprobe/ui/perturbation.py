@@ -160,6 +160,11 @@ def baselines(state: Perturbing, frames: Mapping[str, pd.DataFrame]) -> None:
 
 _SAID = {**EDITS, "permutation": "each row's weights in a random order, median"}
 _MEANINGS = "; ".join(f"{edit}: {said}" for edit, said in _SAID.items()).capitalize()
+_LACKS = {
+    "mean": "there is no other text",
+    "frozen": "no other text is long enough",
+    "permutation": "no row has two keys to exchange",
+}
 _NAMES = {
     "uniform": "uniform",
     "mean": "mean of others",
@@ -240,15 +245,17 @@ def _scatter(state: Perturbing, summary: pd.DataFrame, draws: Draws) -> None:
     figure = Figure(
         name="permutation-peak",
         chart_for=lambda mode: figures.scatter(
-            frame, PEAK, MEDIAN, by="weights", names=("layer", "head", "text"), mode=mode
+            frame, PEAK, MEDIAN, by="weights", names=("layer", "head", "text"),
+            interval=("q25", "q75"), mode=mode,
         ),
         frame=frame,
-        caption=f"A point per text and scope: the median over {draws.statement} of the output's "
-        f"TVD, against the peak of the edited rows (Jain & Wallace 2019). {state.said} A small TVD "
-        "says little where the ablation is small too.",
-        alt="Median TVD under permutation against the peak, one point per text.",
+        caption=f"A point per text and scope: the output's median TVD over {draws.statement}, "
+        "against the peak of the edited rows (Jain & Wallace 2019); the rule through it spans the "
+        f"middle half of the permutations. {state.said} A small TVD says little where the ablation "
+        "is small too.",
+        alt="Median TVD under permutation against the peak, one point per text with its quartiles.",
         provenance=state.provenance(permutations=draws.statement),
-    )
+    )  # fmt: skip
     show(state.view, figure, "Permutation against peak", key="perturbation:scatter")
 
 
@@ -305,7 +312,7 @@ def _replaced(state: Perturbing, frames: Mapping[str, pd.DataFrame], summary: pd
         chart_for=partial(_replacement_bars, table),
         frame=table,
         caption="Mean TVD of the output when the weights are replaced; the permutations' median "
-        f"stands beside them. {state.said} Undefined: no other text is long enough. {_MEANINGS}.",
+        f"stands beside them. {state.said} {undefined_said(table)}{_MEANINGS}.",
         alt="Mean TVD for each replacement of the weights.",
         provenance=state.provenance(),
     )
@@ -322,6 +329,12 @@ def _replaced(state: Perturbing, frames: Mapping[str, pd.DataFrame], summary: pd
                 "texts": st.column_config.NumberColumn("texts", format="%d"),
             },
         )
+
+
+def undefined_said(table: pd.DataFrame) -> str:
+    """Which edits of the table are undefined and why, one sentence each; empty if none is."""
+    undefined = set(table.loc[table["tvd"].isna(), "edit"])
+    return "".join(f"Undefined, {edit}: {_LACKS[edit]}. " for edit in _LACKS if edit in undefined)
 
 
 def _replacement_bars(table: pd.DataFrame, mode: figures.Mode):
