@@ -255,6 +255,18 @@ def test_the_page_says_of_the_certificate_what_the_sidebar_says(tiny_folder):
     assert any("**Certificate holds**] in all" in each.value for each in app.markdown)
 
 
+def test_every_figure_with_mistakes_says_which_in_its_files(tiny_folder, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "attnprobe.ui.scratch.show", lambda view, figure, *given, **options: drawn.append(figure)
+    )
+    app = opened("3_From_scratch.py", "faults", tiny_folder("bert"), "the cat sat")
+    assert not app.exception
+    assert len(drawn) == 3
+    assert all("Faults: no_scale" in figure.provenance.lines() for figure in drawn)
+    assert "with mistakes put in (no 1/√d_k)" in drawn[0].caption
+
+
 def test_a_mistake_that_leaves_no_number_is_told_in_words(tiny_folder, monkeypatch):
     def broken(ops):
         return replace(ops, softmax=lambda logits: ops.softmax(logits) * float("nan"))
