@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 from attnprobe.analyses import scaling
 from attnprobe.scratch.faults import FAULTS
 from attnprobe.ui.scaling import with_deviations, without
+from attnprobe.ui.show import NO_ROW
 
 PAGES = Path(__file__).parents[1] / "pages"
 SECTIONS = {
@@ -71,7 +72,7 @@ def test_the_bundled_models_draw_from_one_token_to_their_limit(page, model):
             assert not app.exception
             single = model == "bundled:gpt2" and text == "a" and section in NEEDS_TWO_TOKENS
             assert bool(app.error) == single
-            assert charts(app) >= 1 or single
+            assert charts(app) >= 1 or single or NO_ROW in captions(app)
 
 
 def test_the_missing_mask_of_a_bidirectional_model_says_that_it_changes_nothing(tiny_folder):
@@ -99,6 +100,20 @@ def test_a_chosen_answer_is_another_loss(tiny_folder):
     assert not app.exception
     assert not app.error
     assert any(f"Loss: {said}".split("'")[0] in caption.value for caption in app.caption)
+
+
+@pytest.mark.parametrize(
+    ("page", "section"),
+    [
+        ("4_Saturation_and_Jacobian.py", "heads"),
+        ("4_Saturation_and_Jacobian.py", "bounds"),
+        ("3_From_scratch.py", "facts"),
+    ],
+)
+def test_where_no_row_counts_a_sentence_stands_instead_of_empty_axes(page, section, tiny_folder):
+    app = opened(page, section, tiny_folder("gpt2"), "a")
+    assert NO_ROW in captions(app)
+    assert NO_ROW not in captions(opened(page, section, tiny_folder("gpt2"), "ab"))
 
 
 def test_a_single_token_has_a_gradient_by_what_comes_after_it(tiny_folder):

@@ -16,7 +16,7 @@ from attnprobe.ui.cached import computed
 from attnprobe.ui.errors import plain
 from attnprobe.ui.jacobian import chosen_last, picked
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import provenance, show
+from attnprobe.ui.show import NO_ROW, provenance, show
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
@@ -67,6 +67,9 @@ def real_gradient(view: View) -> dict | None:
         view, "gradient:rows", of,
         lambda tick: gradient.rows(gradient.gradients(read, loss.examples, loss.kind)),
     )  # fmt: skip
+    if rows.empty:
+        st.caption(NO_ROW)
+        return None
     heads = computed(view, "gradient:heads", of, lambda tick: gradient.heads(rows))
     st.markdown(_starved(heads))
     facts = {"read_out": read.statement, "loss": loss.words}

@@ -13,7 +13,7 @@ from attnprobe.metrics import METRICS, Quantity
 from attnprobe.trace import Trace, head_table
 from attnprobe.ui.cached import computed
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import heading, provenance, show, two_cards, value
+from attnprobe.ui.show import NO_ROW, heading, provenance, show, two_cards, value
 from attnprobe.ui.state import choice
 from attnprobe.ui.view import View
 
@@ -110,6 +110,9 @@ def chosen_last(view: View, frame: pd.DataFrame) -> pd.DataFrame:
 def _profile(view: View, trace: Trace, threshold: float, names: list[str]) -> None:
     frame = computed(view, "jacobian:rows", {}, lambda tick: saturation.rows(trace))
     mine = frame[(frame["layer"] == view.layer) & (frame["head"] == view.head)]
+    if mine.empty:
+        st.caption(NO_ROW)
+        return
     mine = mine.assign(query_token=[view.tokens.display[i] for i in mine["query"]])
     saturated = int((mine["peak"] >= threshold).sum())
 
@@ -137,6 +140,9 @@ def against_bounds(view: View, trace: Trace) -> dict | None:
         format_func=lambda n: heading(METRICS[n].label.removeprefix("Jacobian, ")),
     )  # fmt: skip
     frame = computed(view, "jacobian:rows", {}, lambda tick: saturation.rows(trace))
+    if frame.empty:
+        st.caption(NO_ROW)
+        return None
     shown = chosen_last(view, frame)
     limits = saturation.bounds(name)
     figure = Figure(

@@ -20,7 +20,7 @@ from attnprobe.ui.cached import computed
 from attnprobe.ui.pictures import coloured
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.scaling import of_head
-from attnprobe.ui.show import HALF, card, heading, metrics, provenance, show, two_cards
+from attnprobe.ui.show import HALF, NO_ROW, card, heading, metrics, provenance, show, two_cards
 from attnprobe.ui.steps import made
 from attnprobe.ui.view import View
 
@@ -208,6 +208,9 @@ def _lengths(frame: pd.DataFrame, mode: figures.Mode):
 
 def _slack(view: View, trace: Trace) -> None:
     frame = slack(trace, view.layer, view.head)
+    if frame.empty:
+        st.caption(NO_ROW)
+        return
     figure = Figure(
         "convex-slack",
         lambda mode: figures.curves(

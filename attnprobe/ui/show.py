@@ -18,6 +18,7 @@ from attnprobe.ui.errors import plain
 from attnprobe.ui.view import View
 
 Picked = dict[str, Any]
+NO_ROW = "No row of this text sees two keys, so there is no row to draw; type a longer text."
 HALF = 288
 """The side of a square map that fits half a page 1,280 px wide, with its labels, px."""
 Width = int | Literal["stretch", "content"]
