@@ -4,6 +4,7 @@ Needs playwright and a Chromium, which only the soak asks for.
 """
 
 import itertools
+import re
 import time
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -21,6 +22,7 @@ IDLE, LOOK, WAIT = 0.05, 2.0, 120.0
 """A server counts as idle when it uses less than this share of a core for so many seconds; it is
 waited for so many seconds."""
 LONG = 240_000
+STARTS = re.compile("Score every head|Go on")
 
 
 class Screen:
@@ -60,10 +62,16 @@ class Screen:
         return True
 
     def sweep(self, *, close: bool) -> None:
-        """A sweep is started on the pruning page; its tab is closed at once or stops it first."""
+        """A sweep is started on the pruning page; its tab is closed at once or stops it first.
+
+        It is over all texts there are, so that it does not come to its end, and goes on from what
+        the sweep before has kept.
+        """
         tab = self.opened(self.models[0], "Pruning")
         buttons = tab.get_by_test_id("stBaseButton-secondary")
-        tab.get_by_role("button", name="Score every head").click()
+        tab.get_by_test_id("stMain").get_by_role("slider").first.press("End")
+        settled(tab)
+        tab.get_by_role("button", name=STARTS).click()
         stop = buttons.filter(has_text="Stop")
         stop.wait_for()
         if not close:
