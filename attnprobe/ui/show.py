@@ -41,8 +41,9 @@ def card(
     `formats` are what the menu offers: ("csv",) for a table without a picture; `menu` is its name.
     """
     with st.container(border=True, height="stretch", width=width):
+        # The menu follows the title: at the right Streamlit's own tools of a chart would cover it.
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f"**{plain(title)}**", width="stretch")
+            st.markdown(f"**{plain(title)}**", width="content")
             if export is not None:
                 _export_menu(export, key or export.name, formats, menu)
         yield
