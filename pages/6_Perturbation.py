@@ -3,6 +3,7 @@
 from attnprobe import ui
 from attnprobe.ui import perturbation, perturbation_readings, perturbation_searches
 from attnprobe.ui.experiments import experiment
+from attnprobe.ui.perturbing import perturbing
 
 PANELS = {
     "Permutation and replacement": perturbation.permutations,
@@ -17,6 +18,6 @@ with ui.page(
 ) as view:
     perturbation_readings.how_to_read()
     with ui.card("Texts, read-out and edited weights"):
-        state = perturbation.perturbing(experiment(view, one_text=True))
+        state = perturbing(experiment(view, one_text=True))
     panel = ui.choice("Experiment", list(PANELS), key="perturbation", url=True)
     PANELS[panel](state)

@@ -1,6 +1,6 @@
 """A text's tokens in other orders: what a layer gives for PX against P times that for X."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 import torch
@@ -8,15 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnprobe import capture
+from attnprobe.analyses.sweeps import Progress, no_progress
 from attnprobe.errors import BadInput
 from attnprobe.models import LoadedModel
 from attnprobe.text import Tokens
-
-Told = Callable[[int, int], object]  # how many of how many are done
-
-
-def unheard(done: int, total: int) -> None:
-    """Nobody wants to know."""
 
 
 def equivariance(
@@ -24,7 +19,7 @@ def equivariance(
     tokens: Tokens,
     permutations: int = 8,
     seed: int = 0,
-    told: Told = unheard,
+    told: Progress = no_progress,
 ) -> pd.DataFrame:
     """The model on a text and on the same tokens in other orders, layer by layer.
 
@@ -56,7 +51,7 @@ def equivariance(
     return pd.DataFrame(rows, columns=["positions", "layer", "permutation", "relative_difference"])
 
 
-def _telling(orders: list[Tensor], half: int, told: Told) -> Iterator[Tensor]:
+def _telling(orders: list[Tensor], half: int, told: Progress) -> Iterator[Tensor]:
     """Each order; when the next is asked for, the one before it is done."""
     for done, order in enumerate(orders, half * len(orders) + 1):
         yield order

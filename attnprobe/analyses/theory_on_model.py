@@ -5,7 +5,7 @@ hides: the mask has no part in the law. Logits are scaled as the model scales th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnprobe.analyses.scaling import directedness
+from attnprobe.analyses.sweeps import Progress, no_progress
 from attnprobe.errors import BadInput
 from attnprobe.softmax_stats import row_statistics
 from attnprobe.theory import freezing as descents
@@ -26,15 +27,10 @@ MOST_KEYS = 24
 MOST_PAIRS = 128
 MOST_RUNS = 16
 MOST_TOKENS = 192
-Told = Callable[[int, int], object]  # how many of how many are done
 EXPONENTS = tuple(round(0.05 * i, 2) for i in range(21))
 
 
-def _silent(done: int, total: int) -> None:
-    """Nobody wants to know."""
-
-
-def _per_head(trace: Trace, numbers, told: Told = _silent) -> pd.DataFrame:
+def _per_head(trace: Trace, numbers, told: Progress = no_progress) -> pd.DataFrame:
     """One row per head: layer, head, and what `numbers(layer, head)` returns as a dict."""
     rows = []
     for layer in range(trace.n_layers):
@@ -45,7 +41,7 @@ def _per_head(trace: Trace, numbers, told: Told = _silent) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def variance(trace: Trace, told: Told = _silent) -> pd.DataFrame:
+def variance(trace: Trace, told: Progress = no_progress) -> pd.DataFrame:
     """The spread of q·k in every head against what the theory predicts from less and less.
 
     For independent query and key, E (q·k)² = tr(M_q M_k) with the second moments M = E xxᵀ, and
@@ -207,7 +203,7 @@ def contraction(trace: Trace) -> pd.DataFrame:
     )
 
 
-def asymmetry(trace: Trace, told: Told = _silent) -> pd.DataFrame:
+def asymmetry(trace: Trace, told: Progress = no_progress) -> pd.DataFrame:
     """How directed every head is, and what would become of it with keys equal to its queries.
 
     Columns: layer, head, asymmetry = ‖S − Sᵀ‖/(‖S‖ + ‖Sᵀ‖) of its raw logits (0 symmetric, 1
@@ -233,7 +229,7 @@ def asymmetry(trace: Trace, told: Told = _silent) -> pd.DataFrame:
     return _per_head(trace, numbers, told)
 
 
-def kernels(trace: Trace, told: Told = _silent) -> pd.DataFrame:
+def kernels(trace: Trace, told: Progress = no_progress) -> pd.DataFrame:
     """Nadaraya–Watson on every head: which kernel gives the context that the model computed?
 
     The exponential kernel exp(q·k · scale) always does. The Gaussian one, exp(−‖q − k‖² · scale/2),

@@ -18,6 +18,7 @@ from attnprobe.metrics import Quantity, quantity
 
 SELECTION = "cell"
 _GAP, _NAME = 12, 18
+# Of a head on the map: one of few heads would leave its card empty, or fill it with a few blocks.
 _LARGEST = 60
 
 

@@ -13,7 +13,7 @@ from attnprobe.export import Figure
 from attnprobe.metrics import Quantity
 from attnprobe.ui import cached
 from attnprobe.ui.experiments import Experiment
-from attnprobe.ui.perturbation import Perturbing, baselines
+from attnprobe.ui.perturbing import Perturbing, baselines
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.show import card, show
 

@@ -12,7 +12,7 @@ from attnprobe.analyses.perturbation.adversary import Settings
 from attnprobe.analyses.perturbation.edits import READOUT_ROW
 from attnprobe.export import Figure
 from attnprobe.metrics import METRICS, Quantity
-from attnprobe.ui.perturbation import TVD, Perturbing, baselines, shown
+from attnprobe.ui.perturbing import TVD, Perturbing, baselines, shown
 from attnprobe.ui.show import card, metrics, show
 
 PROBABILITY = Quantity("probability", "probability", domain=(0, 1))

@@ -29,7 +29,6 @@ SLACK = Quantity("used", "range used", "share of the values' range", domain=(0, 
 USED = Quantity("used", "measured", "share of what is allowed", domain=(0, None))
 QUERY = Quantity("query", "query", format="d")
 MOVED = Quantity("relative_difference", "difference", "share of the largest component", scale="log")
-TWIN = "the re-implementation"
 LEAST = 1e-9
 HEAT = (
     "Colours: log10 of the largest error over what rounding explains, red above 0. Smaller errors "
@@ -85,13 +84,13 @@ def _stages(
 ) -> None:
     frame, beyond = figures.stage_frame(certificate), figures.beyond_note(certificate)
     made_wrong = ", ".join(FAULTS[fault].title for fault in mistakes)
-    twin = f"the re-implementation with mistakes put in ({made_wrong})" if mistakes else TWIN
+    with_them = f" with mistakes put in ({made_wrong})" if mistakes else ""
     there = {"faults": ", ".join(mistakes)} if mistakes else {}
     figure = Figure(
         name,
         lambda mode: figures.stage_map(frame, mode=mode),
         certificate,
-        f"The running model in {precision} against {twin} in float64; what is "
+        f"The running model in {precision} against the re-implementation{with_them} in "
         f"allowed follows from rounding in {precision}. Each layer starts from the model's own "
         f"input to it. {HEAT} {beyond}".strip(),
         f"Heat table of certificate stages by layer, {precision}. {beyond}".strip(),
