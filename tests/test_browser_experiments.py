@@ -82,7 +82,7 @@ def test_a_stopped_pruning_run_keeps_its_texts_exports_and_leaves_the_model_alon
 ):
     tab = opened("Pruning")
     tab.get_by_role("slider").first.press("End")
-    settled(tab)
+    expect(tab.get_by_text("forward passes of each of 65 texts")).to_be_visible()
     start(tab, "Score every head")
     stop_after_the_first_part(tab, r"([7-9]|[1-9]\d+)")  # a batch of texts goes through six layers
     settled(tab)

@@ -31,7 +31,11 @@ def script():
     from attnprobe.ui.run import run
 
     outcome = run(
-        st.session_state["view"], "sweep", {"k": 1}, st.session_state["steps"], cost="five batches"
+        st.session_state["view"],
+        "sweep",
+        {"k": st.session_state["k"]},
+        st.session_state["steps"],
+        cost="five batches",
     )
     st.session_state["outcome"] = outcome
 
@@ -66,6 +70,7 @@ def app(tiny_model):
     app = AppTest.from_function(script, default_timeout=120)
     app.session_state["view"] = view
     app.session_state["steps"] = Sweep(view)
+    app.session_state["k"] = 1
     return app
 
 
@@ -100,6 +105,27 @@ def test_a_started_run_is_whole_and_kept(app):
     assert outcome.value == [0, 1, 2, 3, 4]
     assert outcome.complete
     app.run()
+    assert app.session_state["steps"].computed == [0, 1, 2, 3, 4]
+
+
+def test_a_button_pressed_before_the_page_followed_a_widget_starts_what_the_widget_says(app):
+    app.run()
+    app.session_state["k"] = 2
+    app.button(key="sweep:start").click().run()
+    assert app.session_state["outcome"].complete
+    assert app.session_state["steps"].computed == [0, 1, 2, 3, 4]
+
+
+def test_a_start_is_used_up_by_the_settings_that_it_met(app):
+    app.run().button(key="sweep:start").click().run()
+    app.session_state["k"] = 2
+    app.run()
+    app.session_state["k"] = 1
+    app.button(key="sweep:start").click().run()
+    assert app.session_state["outcome"].complete
+    app.session_state["k"] = 3
+    app.run()
+    assert app.session_state["outcome"] is None
     assert app.session_state["steps"].computed == [0, 1, 2, 3, 4]
 
 

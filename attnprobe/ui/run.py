@@ -33,9 +33,13 @@ class Outcome:
 
 @dataclass(eq=False)
 class _Start:
-    """Somebody asked for a run; `wanted` until it is finished, failed or stopped."""
+    """Somebody asked for a run; `wanted` until it is finished, failed or stopped.
 
-    digest: str
+    What it computes is what the widgets say when the page is next made: the button may have been
+    pressed while the page still stood as it was before a widget moved.
+    """
+
+    digest: str = ""
     wanted: bool = True
 
     def stop(self) -> None:
@@ -88,11 +92,13 @@ def run(
     `say(template, **values)` words the buttons, for a page that speaks another language.
     """
     digest = digest_of("run", name, parameters, view.digest)
+    starts = st.session_state.setdefault(RUNS, {})
+    start = starts.get(name)
+    if start is not None and not start.digest:
+        start.digest = digest
     finished = RESULTS.get(digest)
     if finished is not None:
         return finished
-    starts = st.session_state.setdefault(RUNS, {})
-    start = starts.get(name)
     if start is None or start.digest != digest or not start.wanted:
         _offer(starts, name, digest, cost, label, say)
         return RESULTS.get(f"{digest}:partial")
@@ -114,7 +120,7 @@ def _offer(
             key=f"{name}:start",
             type="primary",
             icon=":material/play_arrow:",
-            on_click=lambda: starts.__setitem__(name, _Start(digest)),
+            on_click=lambda: starts.__setitem__(name, _Start()),
         )
         if partial is not None:
             cost = say(
