@@ -106,6 +106,15 @@ def test_json_has_no_number_that_json_does_not_know(gpt2, tmp_path):
     assert json.loads((out / "rows.json").read_text()) == []
 
 
+def test_a_text_too_short_for_a_gradient_still_gets_everything_else(gpt2, tmp_path, capsys):
+    out = tmp_path / "out"
+    call = ["jacobian", "--model", gpt2, "--text", "a", "--format", "csv", "--out", str(out)]
+    assert main(call) == 0
+    assert {path.stem for path in out.glob("*.csv")} == {"heads", "rows", "sinks"}
+    assert capsys.readouterr().err.startswith("attnprobe jacobian: no gradient: ")
+    assert main([*call, "--loss", "target"]) == 2
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "part"),
     [

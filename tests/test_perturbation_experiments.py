@@ -22,6 +22,7 @@ from attnprobe.analyses.perturbation.edits import Scope
 from attnprobe.analyses.perturbation.replacement import EDITS
 from attnprobe.cli import main
 from attnprobe.errors import BadInput, Stopped, TextTooLong
+from attnprobe.readout import ReadOut
 
 TEXTS = ["the cat sat on the mat", "a dog ran and then it was tired", "zebra came"]
 DRAWS = permutation.Draws(number=6)
@@ -242,6 +243,22 @@ def test_costs_count_the_runs_that_are_made(runs, monkeypatch):
     assert 0.5 * at_most <= sum(made) <= at_most
 
 
+def test_the_cost_of_agreement_counts_every_text_that_is_read(runs, monkeypatch):
+    """Those of leaving out and of replacing here; a gradient is taken for three runs beside."""
+    read = []
+    real = ReadOut.distribution
+
+    def counted(reader, examples):
+        read.append(len(examples.batch.ids))
+        return real(reader, examples)
+
+    monkeypatch.setattr(ReadOut, "distribution", counted)
+    experiments.in_turn(experiments.agreement_units(runs[:1], Scope(0, 1)), no_report)
+    cost = experiments.agreement_cost([runs[0].length], 2)
+    specials = 2
+    assert sum(read) == pytest.approx(cost.runs - 6 - 2 * specials, abs=2)
+
+
 def test_a_cost_is_a_sentence():
     said = experiments.Cost(1234, 10**6).statement(5e-5)
     assert said == "About 1,234 runs of a text from the edited layer on, about 50 s."
@@ -355,6 +372,14 @@ def test_a_head_that_is_not_there_is_one_sentence(tiny_folder, capsys):
     arguments = ["perturb", "--model", str(tiny_folder("gpt2")), "--text", "a cat", "--layer", "7"]
     assert main(arguments) == 2
     assert "layer 7 came" in capsys.readouterr().err
+
+
+def test_a_readout_without_a_row_is_refused_before_anything_is_announced(tiny_folder, capsys):
+    arguments = ["--model", str(tiny_folder("bert")), "--text", "a cat", "--rows", "read-out"]
+    assert main(["perturb", *arguments]) == 2
+    printed = capsys.readouterr().err
+    assert "no row of its own" in printed
+    assert printed.count("\n") == 1
 
 
 def test_undefined_numbers_are_missing_in_the_frames(tiny_model):

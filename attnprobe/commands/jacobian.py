@@ -1,5 +1,6 @@
 """Whether a gradient can pass: Jacobian norms of every row, real gradients, sinks."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
@@ -69,12 +70,20 @@ def _without_special(traced: Trace) -> dict[str, pd.DataFrame]:
 
 
 def _gradients(args: Namespace, loaded: LoadedModel, tokens: Tokens) -> dict[str, pd.DataFrame]:
+    """What one backward pass gives; said and left out where a text is too short for the read-out
+    that nobody asked for."""
     read = data.of_one_text(args, loaded)
     if args.answer is not None and read.classes is None:
         raise BadInput(
             f"--answer came and the read-out is {read.name}, which has no classes; leave it out or "
             "choose --readout label-sentences"
         )
-    examples = read.prepare([LabelledText(tokens.text, args.answer)])
+    try:
+        examples = read.prepare([LabelledText(tokens.text, args.answer)])
+    except BadInput as error:
+        if args.readout != "auto" or args.loss is not None or args.answer is not None:
+            raise
+        print(f"attnprobe {NAME}: no gradient: {error}", file=sys.stderr)
+        return {}
     rows = gradient.rows(gradient.gradients(read, examples, args.loss))
     return {"gradient_heads": gradient.heads(rows), "gradient_rows": rows}

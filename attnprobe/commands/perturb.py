@@ -10,7 +10,7 @@ from attnprobe import readout
 from attnprobe.analyses.perturbation import adversary, erasure, experiments, permutation, reply
 from attnprobe.analyses.perturbation.edits import ALL_ROWS, READOUT_ROW, Scope
 from attnprobe.analyses.perturbation.experiments import Cost, Part, Unit
-from attnprobe.analyses.perturbation.runs import CleanRun
+from attnprobe.analyses.perturbation.runs import CleanRun, require_row
 from attnprobe.commands import data, inputs
 from attnprobe.data import LabelledText, TextSet
 from attnprobe.errors import Stopped
@@ -45,7 +45,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--keep-special", action="store_true", help="special tokens keep their weights in place"
     )
-    parser.add_argument("--others", type=int, default=12, help="random other heads as the null")
+    parser.add_argument(
+        "--others",
+        type=int,
+        default=12,
+        help="random other heads, or layers, as the null; all layers at once have none",
+    )
     settings = adversary.Settings()
     parser.add_argument("--epsilon", type=float, default=settings.epsilon)
     parser.add_argument("--restarts", type=int, default=settings.restarts)
@@ -69,6 +74,7 @@ def run(args: Namespace) -> dict[str, pd.DataFrame]:
     texts = _texts(args)
     reader = _reader(args, loaded, texts)
     scope = Scope(args.layer, args.head, _ROWS[args.rows]).checked(loaded)
+    require_row(reader, scope)
     runs = experiments.clean_runs(reader, texts.texts)
     frames = {}
     for name in dict.fromkeys(args.experiment or ["permutation"]):

@@ -304,8 +304,11 @@ def adversary_cost(lengths: Sequence[int], n_layers: int, scope: Scope, settings
 
 
 def agreement_cost(lengths: Sequence[int], n_layers: int) -> Cost:
-    """Of `agreement_units`: each token left out twice, and two gradients."""
-    return _cost(lengths, n_layers, lambda n: 2 * n + 6)
+    """Of `agreement_units`: each token left out twice, two gradients, about three runs each, and
+    the plain replacements. Leaving out needs no clean run beside it."""
+    runs = [2 * n + 6 + passes(len(EDITS), n) for n in lengths]
+    tokens = sum(count * n for count, n in zip(runs, lengths, strict=True))
+    return Cost(sum(runs), tokens * n_layers)
 
 
 def erasure_cost(lengths: Sequence[int], n_layers: int, scope: Scope, erasing: Erasing) -> Cost:

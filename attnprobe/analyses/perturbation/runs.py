@@ -38,6 +38,15 @@ TOKENS = 1664
 of a text of 400 tokens it is one of four, of 32 tokens one of 51, where size hardly matters."""
 
 
+def require_row(readout: ReadOut, scope: Scope) -> None:
+    """Raises `BadInput` where the scope is the read-out's row and the read-out has none."""
+    if scope.rows == READOUT_ROW and readout.pooled:
+        raise BadInput(
+            f"the read-out '{readout.name}' is a mean over all tokens and has no row of its own; "
+            "edit all valid rows, or choose another read-out"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class CleanRun:
     """One text through the unedited model: the input of every layer, its attention, the output.
@@ -112,13 +121,9 @@ class CleanRun:
 
     def rows(self, scope: Scope) -> Bool[Tensor, " query"]:
         """The query rows that an edit in this scope may touch."""
+        require_row(self.readout, scope)
         if scope.rows != READOUT_ROW:
             return torch.ones(self.length, dtype=torch.bool, device=self.ids.device)
-        if self.spots is None:
-            raise BadInput(
-                f"the read-out '{self.readout.name}' is a mean over all tokens and has no row of "
-                "its own; edit all valid rows, or choose another read-out"
-            )
         only = torch.zeros(self.length, dtype=torch.bool, device=self.ids.device)
         only[self.spots] = True
         return only
