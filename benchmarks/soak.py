@@ -69,7 +69,7 @@ def measure(args: Namespace) -> Mapping[str, object]:
         found.add({"thread_results": counts.done, "thread_results_unlike_serial": counts.wrong})
         found.add(screen.closed(shown))
     same = all(torch.equal(_logits(model), before[name]) for name, model in models.items())
-    found.add({"models_bitequal_afterwards": same})
+    found.add({"models_bit_equal_afterwards": same})
     return found
 
 
