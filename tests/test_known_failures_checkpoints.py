@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -95,18 +95,29 @@ VALUES = st.one_of(
     st.integers(-3, 70), st.none(), st.booleans(), st.floats(), st.text(max_size=3),
     st.sampled_from([10**30, [], {}, [3], "absolute", "relative_key", "gelu", 21]),
 )  # fmt: skip
-KEYS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
-    "max_position_embeddings", "type_vocab_size", "hidden_act", "position_embedding_type",
-    "is_decoder", "use_cache", "tie_word_embeddings", "pad_token_id", "layer_norm_eps", "dtype",
-    "hidden_dropout_prob", "initializer_range", "num_labels", "id2label", "return_dict",
-)  # fmt: skip
+KEYS = {
+    "bert": (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+        "vocab_size", "max_position_embeddings", "type_vocab_size", "hidden_act",
+        "position_embedding_type", "is_decoder", "use_cache", "tie_word_embeddings",
+        "pad_token_id", "layer_norm_eps", "dtype", "hidden_dropout_prob", "initializer_range",
+        "num_labels", "id2label", "return_dict",
+    ),
+    "gpt2": (
+        "n_embd", "n_layer", "n_head", "n_positions", "n_inner", "vocab_size",
+        "activation_function", "scale_attn_weights", "scale_attn_by_inverse_layer_idx",
+        "reorder_and_upcast_attn", "add_cross_attention", "layer_norm_epsilon", "attn_pdrop",
+        "use_cache", "tie_word_embeddings", "bos_token_id", "dtype", "output_attentions",
+    ),
+}  # fmt: skip
 
 
-@given(changes=st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
+@pytest.mark.parametrize("kind", KEYS)
+@given(data=st.data())
 @FEW
-def test_any_config_is_one_sentence_or_a_right_model(whole, changes):
-    said(configured(whole(), **changes))
+def test_any_config_is_one_sentence_or_a_right_model(kind, whole, data):
+    changes = st.dictionaries(st.sampled_from(KEYS[kind]), VALUES, min_size=1, max_size=3)
+    said(configured(whole(kind), **data.draw(changes)))
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -140,6 +151,23 @@ def test_a_tensor_of_another_shape_is_refused(whole, part, shape):
     assert said(rewritten(whole(), lambda w: w | {name: torch.zeros(shape)}))
 
 
+@given(data=st.data())
+@FEW
+def test_a_tensor_of_any_other_shape_is_refused(whole, data):
+    folder = whole("gpt2")
+    weights = load_file(folder / "model.safetensors")
+    name = data.draw(st.sampled_from(sorted(weights)))
+    shape = tuple(data.draw(st.lists(st.integers(0, 65), max_size=3)))
+    assume(shape != weights[name].shape)
+    assert said(rewritten(folder, lambda w: w | {name: torch.zeros(shape)}))
+
+
+@given(name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60))
+@FEW
+def test_a_tensor_of_any_unknown_name_is_left_alone(whole, name):
+    assert said(rewritten(whole(), lambda w: w | {name: torch.zeros(2)})) == ""
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_weights_that_are_no_numbers_are_refused_by_name_even_where_a_probe_misses_them(
     value, whole
@@ -170,6 +198,15 @@ def test_a_folder_with_a_hostile_name_is_a_model_like_any_other(name, tiny_folde
     folder = shutil.copytree(tiny_folder("bert"), tmp_path / name)
     loaded = ap.load(str(folder), device="cpu")
     assert loaded.name == str(folder)
+
+
+@given(name=st.text(st.characters(codec="utf-8", exclude_characters="/\0"), max_size=40))
+@FEW
+def test_a_folder_of_any_name_is_a_model_like_any_other(name, tiny_folder, tmp_path):
+    place = tmp_path / f"x{name}"
+    place.symlink_to(tiny_folder("bert"))
+    assert ap.load(str(place), device="cpu").name == str(place)
+    place.unlink()
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,33 @@ def test_a_nonsense_link_is_the_page_clamped_to_the_model(link, tiny_folder):
         assert 0 <= place.value < count
 
 
+LINKED = st.dictionaries(
+    st.sampled_from(["layer", "head", "view", "part", "revision", "lang", "chosen", "written"])
+    | st.text(max_size=9),
+    st.text(max_size=12) | st.integers().map(str),
+    max_size=5,
+)
+
+
+@given(link=LINKED)
+@settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_link_is_the_page_or_one_sentence(link, tiny_folder):
+    app = opened(**link | {"model": str(tiny_folder("bert"))})
+    assert not app.exception
+    assert len(app.error) <= 1
+    assert not any("defect" in error.value for error in app.error)
+
+
+def test_markup_in_the_name_of_a_model_s_folder_is_shown_letter_by_letter(tiny_folder, tmp_path):
+    folder = tmp_path / "<b>x [a](http:evil) :red[y] $z$"
+    folder.symlink_to(tiny_folder("bert"))
+    app = opened(model=str(folder))
+    assert not app.exception
+    assert not app.error
+    shown = [element.value for element in (*app.markdown, *app.caption)]
+    assert not any(sign in each for each in shown for sign in ("<b>", "[a](", ":red[", "$z$"))
+
+
 @given(name=st.text(max_size=40))
 @settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_name_is_looked_for_without_an_error_of_the_system(name):
