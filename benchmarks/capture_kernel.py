@@ -1,5 +1,9 @@
 """The attention function with statistics against SDPA and the textbook, one layer at a time.
 
+`--elements` runs it with tiles of so many logits a thread, which shows what the size is worth. What
+skipping tiles above the diagonal saves stands between the causal and the bidirectional case, and
+what the spectral norm's passes cost between `rows` and `rows_spectral`.
+
 Accuracy is not asked here (see tests/test_softmax_stats.py): the textbook contender sums over whole
 matrices and has no digits left in saturated rows.
 """
@@ -7,13 +11,15 @@ matrices and has no digits left in saturated rows.
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnprobe.softmax_stats import attention_rows
+from attnprobe.softmax_stats import attention_rows, tiles
 
 HELP = "context and row statistics of one layer against F.scaled_dot_product_attention"
 HEADS, D_HEAD = 12, 64
@@ -23,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 1024])
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--elements", type=int, nargs="+", default=[], help="sizes of tiles")
 
 
 @torch.no_grad()
@@ -32,10 +39,11 @@ def measure(args: argparse.Namespace) -> Iterator[tuple[str, float]]:
         for causal in (True, False):
             generator = torch.Generator().manual_seed(tokens)
             inputs = torch.randn(3, 1, HEADS, tokens, D_HEAD, generator=generator)
-            times = _times(_contenders(*inputs.to(args.device), causal), args.repetitions)
+            contenders = _contenders(*inputs.to(args.device), causal)
+            times = _times(contenders | _sized(contenders, args.elements), args.repetitions)
             case = f"{'causal' if causal else 'bidirectional'}_T{tokens}"
             yield f"sdpa_ms_{case}", times["sdpa"] * 1e3
-            for name in ("rows", "rows_spectral", "textbook"):
+            for name in [name for name in times if name != "sdpa"]:
                 yield f"ratio_{name}_{case}", times[name] / times["sdpa"]
 
 
@@ -61,6 +69,18 @@ def _contenders(
         "rows_spectral": lambda: attention_rows(query, key, value, **options),
         "textbook": textbook,
     }
+
+
+def _sized(
+    contenders: dict[str, Callable[[], object]], sizes: Sequence[int]
+) -> dict[str, Callable[[], object]]:
+    """All statistics with tiles of other sizes."""
+
+    def run(elements: int) -> object:
+        with mock.patch.object(tiles, "_ELEMENTS_PER_THREAD", elements):
+            return contenders["rows_spectral"]()
+
+    return {f"rows_spectral_elements{size}": partial(run, size) for size in sizes}
 
 
 def _times(contenders: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
