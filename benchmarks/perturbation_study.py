@@ -9,10 +9,11 @@ settings are in the result.
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from pandas.core.groupby import SeriesGroupBy
 from scipy import stats
 
 import attnprobe as ap
@@ -86,36 +87,49 @@ def heads(
     )
     return {
         "heads": len(table),
-        "tvd_median_over_heads": {
-            "permutation": float(table["permutation"].median()),
-            **{edit: float(by_edit[edit].median()) for edit in by_edit},
-        },
-        "tvd_largest_head": {
-            "permutation": float(table["permutation"].max()),
-            **{edit: float(by_edit[edit].max()) for edit in by_edit},
-        },
-        "ratio_quartiles": quartiles(table["ratio"]),
+        **named("tvd_median_over_heads", by_edit.assign(permutation=table["permutation"]).median()),
+        **named("tvd_largest_head", by_edit.assign(permutation=table["permutation"]).max()),
+        **named("ratio", quartiles(table["ratio"])),
         "heads_with_ratio_above_1": int((table["ratio"] > 1).sum()),
         **those_that_matter(table),
         "flip_share": float(frames["draws"]["flips"].mean()),
-        "tvd_median_by_peak_bin": {
-            name: [float(group["median"].median()), len(group)]
-            for name, group in summary.sort_values("peak").groupby("peak_bin", sort=False)
-        },
-        "adversary": {
-            "texts": len(searched),
-            "epsilon": SEARCH.epsilon,
-            "restarts": SEARCH.restarts,
-            "steps": SEARCH.steps,
-            "relative_jsd_quartiles": quartiles(table["relative_jsd"]),
-            "relative_jsd_smallest": float(table["relative_jsd"].min()),
-            "feasible_share_smallest": float(table["feasible_share"].min()),
-        },
-        "spearman_with_ablation": {
-            name: float(stats.spearmanr(table["ablation"], table[name], nan_policy="omit")[0])
+        **binned(summary.sort_values("peak").groupby("peak_bin", sort=False)["median"]),
+        "adversary_texts": len(searched),
+        "adversary_epsilon": SEARCH.epsilon,
+        "adversary_restarts": SEARCH.restarts,
+        "adversary_steps": SEARCH.steps,
+        **named("relative_jsd", quartiles(table["relative_jsd"])),
+        "relative_jsd_smallest": float(table["relative_jsd"].min()),
+        "feasible_share_smallest": float(table["feasible_share"].min()),
+        **{
+            f"spearman_with_ablation_{name}": float(
+                stats.spearmanr(table["ablation"], table[name], nan_policy="omit")[0]
+            )
             for name in ("permutation", "uniform", "relative_jsd", "max_jsd")
         },
-        "table": table.reset_index().round(5).to_dict("records"),
+        **rows(table.round(5), "L{}.H{}"),
+    }
+
+
+def named(name: str, numbers: Mapping[str, float]) -> dict[str, float]:
+    """Flat keys: a result is one flat object."""
+    return {f"{name}_{what}": float(number) for what, number in numbers.items()}
+
+
+def rows(frame: pd.DataFrame, name: str) -> dict[str, float]:
+    """Every number of a frame under the name that its row's index fills in."""
+    return {
+        f"{name.format(*index)}_{column}": value
+        for column in frame
+        for index, value in frame[column].to_dict().items()
+    }
+
+
+def binned(medians: SeriesGroupBy) -> dict[str, float]:
+    """Of each bin of the rows' peak: the median, and over how many heads and texts."""
+    return {
+        **named("tvd_median_by_peak_bin", medians.median()),
+        **{f"n_by_peak_bin_{name}": int(n) for name, n in medians.count().items()},
     }
 
 
@@ -142,12 +156,17 @@ def agreement(loaded: LoadedModel, runs: Sequence[CleanRun]) -> dict[str, object
             for head in range(loaded.n_heads)
         ]
     frame = pd.concat(frames)
-    keys = ["yardstick", "attention", "importance"]
-    means = frame.groupby(keys)[["tau", "weighted_tau", "top_overlap", "top_chance"]].mean()
+    keys = ["attention", "importance"]
+    means = frame.groupby(["yardstick", *keys])[
+        ["tau", "weighted_tau", "top_overlap", "top_chance"]
+    ].mean()
     best = frame[~frame["yardstick"]].groupby([*keys, "layer", "head"])["tau"].mean()
     return {
-        "agreement": means.round(4).reset_index().to_dict("records"),
-        "agreement_best_head": best.groupby(keys).max().round(4).reset_index().to_dict("records"),
+        **rows(means.loc[False].round(4), "agreement, {} with {}"),
+        **rows(means.loc[True].round(4), "yardstick, {} with {}"),
+        **rows(
+            best.groupby(keys).max().round(4).to_frame(), "agreement of the best head, {} with {}"
+        ),
         "tau_null_sd": float(frame["null_sd"].mean()),
     }
 
@@ -157,19 +176,15 @@ def erased(runs: Sequence[CleanRun]) -> dict[str, object]:
     units = experiments.erasure_units(runs, Scope(), erasure.Erasing(random_orders=20))
     frame = experiments.joined(experiments.in_turn(units, told("erasure")))["erasure"]
     points = erasure.flip_points(frame)
+    by_order = points.groupby("order")
     return {
-        "erasure": {
-            order: {
-                "flipped": float(group["flipped"].mean()),
-                "median_share_of_flipped": float(group["share"].median()),
-            }
-            for order, group in points.groupby("order")
-        }
+        **named("erasure_flipped", by_order["flipped"].mean()),
+        **named("erasure_median_share_of_flipped", by_order["share"].median()),
     }
 
 
-def quartiles(values: pd.Series) -> list[float]:
-    return [round(float(v), 4) for v in values.quantile([0.25, 0.5, 0.75])]
+def quartiles(values: pd.Series) -> pd.Series:
+    return values.quantile([0.25, 0.5, 0.75]).round(4).set_axis(["low", "median", "high"])
 
 
 def told(name: str) -> experiments.Report:

@@ -96,46 +96,59 @@ EDITS = {
 
 
 def _tvd(found: Found, which: str) -> str:
-    return ", ".join(f"{said} {short(found[which][edit])}" for edit, said in EDITS.items())
+    return ", ".join(f"{said} {short(found[f'{which}_{edit}'])}" for edit, said in EDITS.items())
 
 
 def _bins(found: Found) -> str:
-    bins = found["tvd_median_by_peak_bin"]
-    return ", ".join(f"{name}: {short(median)} (n = {n})" for name, (median, n) in bins.items())
+    return ", ".join(
+        f"{name}: {short(median)} (n = {found[f'n_by_peak_bin_{name}']})"
+        for name, median in _under(found, "tvd_median_by_peak_bin_")
+    )
 
 
-def _quartiles(values: Sequence[float]) -> str:
-    return " / ".join(map(short, values))
+def _under(found: Found, start: str, end: str = "") -> list[tuple[str, float]]:
+    """What stands under keys that begin and end so, by the rest of the key."""
+    return [
+        (key.removeprefix(start).removesuffix(end), value)
+        for key, value in found.items()
+        if key.startswith(start) and key.endswith(end)
+    ]
+
+
+def _quartiles(found: Found, name: str) -> str:
+    return " / ".join(short(found[f"{name}_{which}"]) for which in ("low", "median", "high"))
 
 
 def _spearman(found: Found) -> str:
     names = {"permutation": "permutation TVD", "uniform": "uniform TVD", "relative_jsd": "JSD / φ"}
     return ", ".join(
-        f"{said} {signed(found['spearman_with_ablation'][name])}" for name, said in names.items()
+        f"{said} {signed(found[f'spearman_with_ablation_{name}'])}" for name, said in names.items()
     )
 
 
 def _tau(found: Found, attention: str) -> str:
-    pairs = [row for row in found["agreement"] if row["attention"] == attention]
     return ", ".join(
-        f"{row['importance'].replace(' × input', '')} {signed(row['tau'])}"
-        for row in pairs
-        if not row["importance"].endswith("token deleted")
+        f"{name.replace(' × input', '')} {signed(tau)}"
+        for name, tau in _under(found, f"agreement, {attention} with ", "_tau")
+        if not name.endswith(("token deleted", "_weighted"))
     )
 
 
 def _yardstick(found: Found) -> str:
-    pairs = [row for row in found["agreement"] if row["yardstick"]]
+    pairs = [
+        (*name.split(" with "), tau)
+        for name, tau in _under(found, "yardstick, ", "_tau")
+        if not name.endswith("_weighted")
+    ]
     return ", ".join(
-        f"{row['attention'].replace(' × input', '')} with {row['importance'].split(', ')[1]} "
-        f"{signed(row['tau'])}"
-        for row in pairs
+        f"{one.replace(' × input', '')} with {other.split(', ')[1]} {signed(tau)}"
+        for one, other, tau in pairs
     )
 
 
 def _erased(found: Found) -> str:
     return ", ".join(
-        f"{order} {percent(found['erasure'][order]['median_share_of_flipped'])}"
+        f"{order} {percent(found[f'erasure_median_share_of_flipped_{order}'])}"
         for order in ("attention", "norm", "gradient", "chance")
     )
 
@@ -149,7 +162,7 @@ PERTURBATION: Lines = (
     ("permutation TVD by the rows' peak, median (text × head)", _bins),
     (
         "permutation TVD over ablation TVD, quartiles over heads",
-        lambda f: _quartiles(f["ratio_quartiles"]),
+        lambda f: _quartiles(f, "ratio"),
     ),
     (
         "heads whose ablation moves the output (TVD ≥ 0.01)",
@@ -163,8 +176,8 @@ PERTURBATION: Lines = (
     (
         "adversary, TVD ≤ 0.01: JSD / φ, quartiles over heads",
         lambda f: (
-            f"{_quartiles(f['adversary']['relative_jsd_quartiles'])} "
-            f"(N = {f['adversary']['texts']} text{'s' * (f['adversary']['texts'] > 1)})"
+            f"{_quartiles(f, 'relative_jsd')} "
+            f"(N = {f['adversary_texts']} text{'s' * (f['adversary_texts'] > 1)})"
         ),
     ),
     ("Spearman ρ over heads with ablation TVD", _spearman),
