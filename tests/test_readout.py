@@ -162,6 +162,23 @@ def test_after_the_text_there_is_one_spot_without_a_target(tiny_model):
     assert left_padded(examples).column.unique().numel() == 1
 
 
+@pytest.mark.parametrize(("kind", "part"), [("gpt2", "mlp"), ("bert-classifier", "intermediate")])
+def test_the_last_layer_is_computed_at_the_read_positions_only(kind, part, tiny_model):
+    model = tiny_model(kind)
+    read = readout.next_token(model, where="last") if model.causal else readout.default(model)
+    examples, widths = read.prepare(TEXTS), []
+    hooks = [
+        getattr(layer, part).register_forward_pre_hook(
+            lambda module, inputs: widths.append(inputs[0].shape[1])
+        )
+        for layer in model.family.layer_list(model.model)
+    ]
+    read.log_probabilities(examples)
+    for hook in hooks:
+        hook.remove()
+    assert widths == [examples.batch.ids.shape[1]] * (model.n_layers - 1) + [1]
+
+
 def test_the_masked_share_is_masked_the_same_way_every_time_and_only_content(tiny_model):
     model = tiny_model("bert-mlm")
     read = readout.masked_token(model, share=0.3, seed=4)
