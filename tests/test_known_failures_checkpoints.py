@@ -112,12 +112,27 @@ KEYS = {
 }  # fmt: skip
 
 
+FLAGS = {
+    "bert": ("use_cache", "return_dict", "output_hidden_states"),
+    "gpt2": ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
+}
+
+
 @pytest.mark.parametrize("kind", KEYS)
 @given(data=st.data())
 @FEW
 def test_any_config_is_one_sentence_or_a_right_model(kind, whole, data):
     changes = st.dictionaries(st.sampled_from(KEYS[kind]), VALUES, min_size=1, max_size=3)
     said(configured(whole(kind), **data.draw(changes)))
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+@given(data=st.data())
+@FEW
+def test_any_flags_of_a_config_make_a_model_that_its_certificate_proves(kind, whole, data):
+    flags = data.draw(st.dictionaries(st.sampled_from(FLAGS[kind]), st.booleans()))
+    loaded = ap.load(str(configured(whole(kind), **flags)), device="cpu")
+    assert bool(ap.certify(loaded, loaded.read(TEXT))["ok"].all())
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
