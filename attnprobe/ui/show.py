@@ -37,18 +37,28 @@ def card(
 ) -> Iterator[None]:
     """A bordered frame with a title, the block's content, a caption and, with `export`, a menu.
 
+    The menu stands beside the caption: what is above a chart Streamlit's own tools may cover.
+
     `key` tells the menus of one page apart; needed with `export` when two figures share a name.
     `formats` are what the menu offers: ("csv",) for a table without a picture; `menu` is its name.
     """
     with st.container(border=True, height="stretch", width=width):
-        # The menu follows the title: at the right Streamlit's own tools of a chart would cover it.
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f"**{plain(title)}**", width="content")
-            if export is not None:
-                _export_menu(export, key or export.name, formats, menu)
+        st.markdown(f"**{plain(title)}**")
         yield
+        if caption or export is not None:
+            _foot(caption, export, key, formats, menu)
+
+
+def _foot(
+    caption: str, export: Figure | None, key: str, formats: Sequence[Format], menu: str
+) -> None:
+    with st.container(
+        horizontal=True, wrap=False, vertical_alignment="center", horizontal_alignment="right"
+    ):
         if caption:
-            st.caption(plain(caption))
+            st.caption(plain(caption), width="stretch")
+        if export is not None:
+            _export_menu(export, key or export.name, formats, menu)
 
 
 def show(
