@@ -248,6 +248,13 @@ def test_an_error_in_a_watcher_leaves_nothing_behind(tiny_model):
     assert capture._RUN.get() is None
 
 
+def test_a_run_is_watched_within_and_not_before_or_after():
+    before = capture.is_watched()
+    with watching(lambda call: None):
+        within = capture.is_watched()
+    assert (before, within, capture.is_watched()) == (False, True, False)
+
+
 def test_threads_that_share_a_model_never_see_each_other(tiny_model):
     loaded = tiny_model("bert")
     texts = ["a dog ran", "the cat sat on the mat because it was tired"]
