@@ -21,6 +21,7 @@ from attnprobe.analyses.perturbation import runs as runs_module
 from attnprobe.analyses.perturbation.edits import Scope
 from attnprobe.analyses.perturbation.replacement import EDITS
 from attnprobe.cli import main
+from attnprobe.data import LabelledText
 from attnprobe.errors import BadInput, Stopped, TextTooLong
 from attnprobe.readout import ReadOut
 
@@ -390,3 +391,14 @@ def test_undefined_numbers_are_missing_in_the_frames(tiny_model):
     assert math.isnan(summary["median"].item())
     assert summary["peak_bin"].item() == "undefined"
     assert permutation.violins(frames["draws"]).empty
+
+
+def test_an_outcome_is_named_by_its_class_or_as_its_token(tiny_model):
+    sentences = {"pets": "the cat and a dog", "fruit": "a mango and an apple"}
+    named = readout.label_sentences(tiny_model("bert"), sentences)
+    spelt = readout.next_token(tiny_model("gpt2"), where="last")
+    texts = [LabelledText("the cat sat")]
+    (classes,), (tokens,) = (experiments.clean_runs(read, texts) for read in (named, spelt))
+    assert experiments.outcome_name(classes, 1) == "fruit"
+    (letter,) = tiny_model("gpt2").read("z").ids
+    assert experiments.outcome_name(tokens, letter) == "z"

@@ -19,7 +19,7 @@ from attnprobe.analyses.pruning.importance import resampled
 from attnprobe.analyses.sweeps import Base, Progress, no_progress
 from attnprobe.data import LabelledText, TextSet
 from attnprobe.errors import Stopped
-from attnprobe.readout import METRICS, ReadOut, Scores, score
+from attnprobe.readout import ReadOut, Scores, score
 
 DRAWS = 1000
 
@@ -217,11 +217,6 @@ def best_to_keep(scoring: Effects, evaluation: Effects) -> pd.DataFrame:
 def significant(frame: pd.DataFrame) -> pd.Series:
     """Heads whose change of loss has an interval without 0."""
     return (frame["loss_low"] > 0) | (frame["loss_high"] < 0)
-
-
-def better(metric: str) -> int:
-    """+1 where more of the metric is better, −1 where less is."""
-    return 1 if METRICS[metric].higher_is_better else -1
 
 
 def transfer(first: Effects, second: Effects) -> tuple[pd.DataFrame, pd.Series]:
