@@ -12,6 +12,7 @@ import streamlit as st
 
 from attnprobe import memory, sources
 from attnprobe.errors import Stopped
+from attnprobe.ui.bar import Bar
 from attnprobe.ui.errors import plain
 
 WANTED = "download wanted"
@@ -63,7 +64,7 @@ def _fetch(name: str, revision: str | None) -> None:
     pool = ThreadPoolExecutor(1, thread_name_prefix="download")
     place = st.empty()
     with place.container():
-        bar = st.progress(0.0, text="Asking the Hub …")
+        bar = Bar(st.progress(0.0, text="Asking the Hub …"))
         st.button(
             "Stop",
             icon=":material/stop:",
@@ -79,11 +80,11 @@ def _fetch(name: str, revision: str | None) -> None:
     place.empty()
 
 
-def _watch(fetch: Fetch, future: Future, bar) -> None:
+def _watch(fetch: Fetch, future: Future, bar: Bar) -> None:
     while not future.done():
         if fetch.total:
             text = f"{memory.size(fetch.done)} of {memory.size(fetch.total)}"
-            bar.progress(min(1.0, fetch.done / fetch.total), text=text)
+            bar(fetch.done / fetch.total, text)
         wait([future], timeout=EVERY)
     if future.exception() is not None:
         st.session_state[WANTED] = None

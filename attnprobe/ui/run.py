@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from attnprobe.ui.bar import Bar
 from attnprobe.ui.cached import RESULTS, digest_of
 from attnprobe.ui.lock import TORCH, tick
 from attnprobe.ui.view import View
@@ -53,7 +54,7 @@ class Progress:
         self.partial = partial
         self.leaving = True
         self._digest = digest
-        self._bar = bar
+        self._bar = Bar(bar)
 
     def __call__(self, done: int | float, total: int, partial: Any = None, note: str = "") -> None:
         """`done` of `total` batches are finished and `partial` is their result; a fraction of one
@@ -64,7 +65,7 @@ class Progress:
         if partial is not None:
             RESULTS.put(f"{self._digest}:partial", Outcome(partial, done, total))
         self.leaving = True
-        self._bar.progress(min(1.0, done / max(1, total)), text=note or f"{done:,} of {total:,}")
+        self._bar(done / max(1, total), note or f"{done:,} of {total:,}")
         self.leaving = False
         self.tick()
 

@@ -19,8 +19,10 @@ from attnprobe import figures
 from attnprobe.export import Figure, Provenance
 from attnprobe.theory import EXPERIMENTS
 from attnprobe.theory.claims import REPRODUCED, RIGHT, WRONG, Claim, measured
+from attnprobe.ui.bar import Bar
 from attnprobe.ui.cached import RESULTS, computed, digest_of, kept
 from attnprobe.ui.errors import plain
+from attnprobe.ui.lock import tick
 from attnprobe.ui.show import card, draw, provenance, versions
 from attnprobe.ui.sidebar import HOME
 from attnprobe.ui.view import View
@@ -71,10 +73,11 @@ class Lab:
     def of_all(self, name: str, function: Callable[[Callable[[int, int], object]], Any]) -> Any:
         """`function(told)` on the view's model and text, with a bar that `told` moves on."""
         place = st.empty()
+        bar = Bar(place)
 
         def told(done: int, total: int) -> None:
-            note = self.say("{done} of {total}", done=done, total=total)
-            place.progress(done / total, text=note)
+            bar(done / total, self.say("{done} of {total}", done=done, total=total))
+            tick()
 
         found = self.of_model(name, lambda: function(told))
         place.empty()
