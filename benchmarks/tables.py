@@ -74,8 +74,7 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     ),
     (
         "capture",
-        "the same over eager attention with the textbook statistics of its weights, without logits "
-        "and spectral norm: times faster",
+        "the same over eager attention with the same statistics of its weights: times faster",
         lambda f: _each(f, "speedup_over_eager", LENGTHS, ".1f") + " ×",
         "≥ 2 at 1,024",
     ),

@@ -25,9 +25,10 @@ BLOCK = 64
 _UNSEEN = -1e37
 # A tile has at least 32 rows, or a product of matrices is slow, and at most 256, which is enough.
 _FEWEST, _MOST = 32, 256
-# Elements of a tile for each thread of a CPU: two such buffers stay in cache. Elsewhere a few large
+# Elements of a tile for each thread of a CPU, and at most: two such buffers stay in the last cache,
+# and the thirty calls that a tile takes cost little beside its arithmetic. Elsewhere a few large
 # steps are better than many small ones.
-_ELEMENTS_PER_THREAD = 2**18
+_ELEMENTS_PER_THREAD, _ELEMENTS_AT_MOST = 2**19, 2**21
 _ELEMENTS_ELSEWHERE = 2**26
 
 
@@ -101,7 +102,8 @@ def whole_blocks(keys: int) -> int:
 def tiles(groups: int, counts: list[int], device: torch.device) -> Iterator[Tile]:
     """Tiles that cover every row: tall ones, but less than a quarter of each may be unseen keys."""
     threads = torch.get_num_threads() if device.type == "cpu" else 1
-    elements = _ELEMENTS_PER_THREAD * threads if device.type == "cpu" else _ELEMENTS_ELSEWHERE
+    most = min(_ELEMENTS_PER_THREAD * threads, _ELEMENTS_AT_MOST)
+    elements = most if device.type == "cpu" else _ELEMENTS_ELSEWHERE
     row = 0
     while row < len(counts):
         alike = bisect_right(counts, max(counts[row] * 5 // 4, counts[row] + BLOCK - 1))
