@@ -62,6 +62,13 @@ LONG = (4096, 8192, 16384, 32768)
 SHORT = (64, 128, 256, 512)
 MOVES = (16, 128, 512)
 MEMORY = ("extra_mib", "sdpa_extra_mib", "eager_extra_mib", "transformer_lens_extra_mib")
+TILES = (
+    "_elements65536",
+    "_elements131072",
+    "_elements262144",
+    "",
+    "_elements1048576",
+)
 VIEWS = (64, 256, 512, 1024)
 WARM = ("atlas", "overview_head_change", "scale_slider")
 SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
@@ -105,6 +112,16 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
         "`bundled:gpt2` over its SDPA pass, T = 128 / 512",
         lambda f: _each(f, "gpt2_ratio_to_sdpa", LENGTHS[:2]) + " ×",
         "1.05",
+    ),
+    (
+        "capture_kernel",
+        "one layer's attention with statistics over SDPA, causal, 1,024 tokens, by the logits of a "
+        "tile for each thread: 65,536 / 131,072 / 262,144 / 524,288 (used) / 1,048,576",
+        lambda f: (
+            " / ".join(f"{f[f'ratio_rows_spectral{size}_causal_T1024']:.1f}" for size in TILES)
+            + " ×"
+        ),
+        "",
     ),
     (
         "long",
