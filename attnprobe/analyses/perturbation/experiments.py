@@ -281,10 +281,11 @@ class Cost:
         return f"About {self.runs:,} runs of a text from the edited layer on, about {time_needed}."
 
 
-def _cost(lengths: Sequence[int], layers: int, variants: Callable[[int], int]) -> Cost:
-    runs = [passes(variants(n), n) for n in lengths]
-    tokens = sum(count * n for count, n in zip(runs, lengths, strict=True))
-    return Cost(sum(runs), tokens * layers)
+def _cost(lengths: Sequence[int], layers: int, runs: Callable[[int], int]) -> Cost:
+    """Of texts of these lengths in tokens, each run `runs(length)` times through so many layers."""
+    counts = [runs(n) for n in lengths]
+    tokens = sum(count * n for count, n in zip(counts, lengths, strict=True))
+    return Cost(sum(counts), tokens * layers)
 
 
 def permutation_cost(
@@ -292,29 +293,28 @@ def permutation_cost(
 ) -> Cost:
     """Of `permutation_units` for texts of these lengths in tokens."""
     variants = draws.number + len(EDITS)
-    costs = [_cost(lengths, n_layers - s.first_layer, lambda n: variants) for s in scopes]
+    costs = [
+        _cost(lengths, n_layers - s.first_layer, lambda n: passes(variants, n)) for s in scopes
+    ]
     return sum(costs, Cost(0, 0))
 
 
 def adversary_cost(lengths: Sequence[int], n_layers: int, scope: Scope, settings: Settings) -> Cost:
     """Of `adversary_units`: a step costs about three runs, one forward and the way back."""
-    variants = 3 * settings.steps * (settings.restarts + 1)
-    layers = n_layers - scope.first_layer
-    return Cost(variants * len(lengths), variants * sum(lengths) * layers)
+    each = 3 * settings.steps * (settings.restarts + 1)
+    return _cost(lengths, n_layers - scope.first_layer, lambda n: each)
 
 
 def agreement_cost(lengths: Sequence[int], n_layers: int) -> Cost:
     """Of `agreement_units`: each token left out twice, two gradients, about three runs each, and
     the plain replacements. Leaving out needs no clean run beside it."""
-    runs = [2 * n + 6 + passes(len(EDITS), n) for n in lengths]
-    tokens = sum(count * n for count, n in zip(runs, lengths, strict=True))
-    return Cost(sum(runs), tokens * n_layers)
+    return _cost(lengths, n_layers, lambda n: 2 * n + 6 + passes(len(EDITS), n))
 
 
 def erasure_cost(lengths: Sequence[int], n_layers: int, scope: Scope, erasing: Erasing) -> Cost:
     """Of `erasure_units`: every order at every number of keys."""
     orders = len(ORDERS) - 1 + erasing.random_orders
-    return _cost(lengths, n_layers - scope.first_layer, lambda n: orders * n)
+    return _cost(lengths, n_layers - scope.first_layer, lambda n: passes(orders * n, n))
 
 
 def pace(run: CleanRun) -> float:
