@@ -1,8 +1,10 @@
 """100 permutations of heads of a 12 × 12 model: three ways to the same output distributions.
 
 GPT-2-small's geometry with random weights, one text, the next token after it. Every way computes
-vocabulary logits at that one position. The ways take turns head by head; ratios are of the sums
-over all heads.
+vocabulary logits at that one position, in a process of its own which also makes the permutations.
+The ways take turns head by head. Ratios are of the sums over all heads, because the deeper a layer
+lies, the less of the model is run again. Memory is above the loaded model and the text's clean run,
+from which every way takes the weights to permute.
 
 full passes: each permutation is a forward pass of its own, with the head's weights replaced inside.
 one batch: a head's permutations are one batch from the embeddings on.
@@ -15,11 +17,12 @@ Heads of one layer cost the same, and the six layers lie as deep as all twelve d
 """
 
 import sys
-import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from itertools import product
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -31,10 +34,14 @@ from attnprobe.analyses.sweeps import unedited
 from attnprobe.capture import AttentionCall
 from attnprobe.readout import Examples, ReadOut, next_token
 from benchmarks.pruning import HEADS, LAYERS, after_text, one_text, small_geometry
+from benchmarks.turns import Run, Tally, Turn, gathered, in_turn, largest_difference, started
 
 HELP = "100 permutations of a head: full passes, one batch, and resumed batches"
 SIX = ((0, 0), (2, 2), (4, 4), (7, 7), (9, 9), (11, 11))
 """(layer, head) of the short run: layers in pairs that add up to 11, for the ratio's sake."""
+
+WARM = (Scope(LAYERS - 1, 0), 2)
+"""(scope, permutations) that a contender runs once before its memory is read."""
 
 Weights = Float[Tensor, "variant query key"]
 Way = Callable[[CleanRun, Scope, Weights], Float[Tensor, "variant outcome"]]
@@ -47,36 +54,58 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--against", nargs="+", choices=OTHERS, default=OTHERS)
 
 
-def measure(args: Namespace) -> dict[str, float]:
-    reader = next_token(small_geometry(), where="last")
-    run = _clean(reader, one_text(args.tokens))
-    places = list(product(range(LAYERS), range(HEADS))) if args.every_head else SIX
-    ways = {name: WAYS[name] for name in (*args.against, "ours")}
-    wall, used = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, 0.0)
-    worst = 0.0
-    for done, (layer, head) in enumerate(places, start=1):
-        scope = Scope(layer, head)
-        new = _permutations(run, scope, args.permutations)
-        results = {}
-        for name, way in ways.items():
-            begin, processor = time.perf_counter(), time.process_time()
-            with torch.no_grad():
-                results[name] = way(run, scope, new)
-            wall[name] += time.perf_counter() - begin
-            used[name] += time.process_time() - processor
-        worst = max(worst, *(_apart(results[name], results["ours"]) for name in args.against))
-        told = ", ".join(f"{name} {seconds:,.1f} s" for name, seconds in used.items())
-        print(f"{done} of {len(places)} heads: {told} of CPU", file=sys.stderr, flush=True)
-    end = f"_T{args.tokens}"
+def measure(args: Namespace) -> dict[str, object]:
+    builds = {name: (contender, name, args.tokens) for name in (*args.against, "ours")}
+    works = [(Scope(*place), args.permutations) for place in _places(args.every_head)]
+    rounds: list[dict[str, Turn]] = []
+    apart: list[float] = []
+    with ExitStack() as stack:
+        there, _ = started(stack, builds, warm=WARM)
+        for turns in in_turn(there, works):
+            rounds.append(turns)
+            apart.append(largest_difference(there, "ours"))
+            _tell(gathered(rounds), len(rounds), len(works))
     return {
-        "heads": len(places),
+        "heads": len(works),
         "permutations": args.permutations,
-        **{f"{name}_s{end}": seconds for name, seconds in wall.items()},
-        **{f"{name}_cpu_s{end}": seconds for name, seconds in used.items()},
-        **{f"speedup_over_{name}{end}": wall[name] / wall["ours"] for name in args.against},
-        **{f"cpu_speedup_over_{name}{end}": used[name] / used["ours"] for name in args.against},
-        f"largest_difference{end}": worst,
+        **rows(gathered(rounds), args.tokens),
+        f"largest_difference_T{args.tokens}": float(np.max(apart)),
     }
+
+
+def _places(every_head: bool) -> Iterable[tuple[int, int]]:
+    return product(range(LAYERS), range(HEADS)) if every_head else SIX
+
+
+def _tell(found: Mapping[str, Tally], done: int, number: int) -> None:
+    """What has been used so far, on the error output."""
+    used = ", ".join(f"{name} {tally.total('processor'):,.1f} s" for name, tally in found.items())
+    print(f"{done} of {number} heads: {used} of CPU", file=sys.stderr, flush=True)
+
+
+def rows(found: Mapping[str, Tally], tokens: int) -> dict[str, float]:
+    """Sums over heads, their ratios, and the most memory of any head, as flat keys."""
+    flat: dict[str, float] = {}
+    for name, tally in found.items():
+        flat[f"{name}_s"] = tally.total()
+        flat[f"{name}_cpu_s"] = tally.total("processor")
+        flat[f"{name}_extra_mib"] = tally.extra_mib
+        if name != "ours":
+            ours = found["ours"]
+            flat[f"speedup_over_{name}"] = tally.total() / ours.total()
+            flat[f"cpu_speedup_over_{name}"] = tally.total("processor") / ours.total("processor")
+    return {f"{key}_T{tokens}": figure for key, figure in flat.items()}
+
+
+def contender(way: str, tokens: int) -> Run:
+    """One way to the outputs of a scope's permutations; work is the scope and how many."""
+    run = _clean(next_token(small_geometry(), where="last"), one_text(tokens))
+
+    def outputs(work: tuple[Scope, int]) -> Float[Tensor, "variant outcome"]:
+        scope, number = work
+        return WAYS[way](run, scope, _permutations(run, scope, number))
+
+    return outputs
 
 
 def _clean(reader: ReadOut, examples: Examples) -> CleanRun:
@@ -121,10 +150,6 @@ def _ours(run: CleanRun, scope: Scope, new: Weights) -> Float[Tensor, "variant o
         return lambda rows: new[part, None]
 
     return effects(run, scope, rule_for, len(new)).outcome[:, 0]
-
-
-def _apart(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max())
 
 
 WAYS: dict[str, Way] = {"full_passes": _full_passes, "one_batch": _one_batch, "ours": _ours}

@@ -6,14 +6,30 @@ import math
 import subprocess
 import sys
 from argparse import Namespace
+from contextlib import ExitStack
 from pathlib import Path
 
+import builds
 import pytest
 import torch
 
-from benchmarks import capture, geometries, gpu, jacobian, long, pruning, screen, soak, turns
+from attnprobe.analyses.perturbation.edits import Scope
+from attnprobe.analyses.perturbation.runs import clean_run
+from attnprobe.readout import next_token
+from benchmarks import (
+    capture,
+    geometries,
+    gpu,
+    jacobian,
+    long,
+    perturbation,
+    pruning,
+    screen,
+    soak,
+    turns,
+)
 from benchmarks.__main__ import BENCHMARKS, machine
-from benchmarks.turns import Absent, Contender, Tally, Turn
+from benchmarks.turns import Contender, Tally, Turn
 
 
 def tally(*seconds: float, memory: float = 0.0) -> Tally:
@@ -48,9 +64,9 @@ def test_memory_is_the_largest_of_all_turns():
 
 def test_a_run_that_fills_memory_is_seen_with_what_it_has_given_back():
     size = 64 * turns.MIB
-    resident = turns.psutil.Process().memory_info().rss
-    taken = turns.turn(lambda _: bytes(size).replace(b"\0", b"\1"), 1, resident)
-    again = turns.turn(lambda _: None, 1, resident)
+    stand = turns.Stand(lambda some: bytes(some).replace(b"\0", b"\1"), 1)
+    taken = stand.turn(size)
+    again = stand.turn(0)
     assert taken.extra_mib > 60
     assert again.extra_mib < taken.extra_mib - 32
 
@@ -116,21 +132,40 @@ def test_the_jacobian_benchmark_runs_in_miniature():
     assert found["speedup_over_autograd_T16"] > 0
 
 
-def build_nothing(reason: str):
-    raise Absent(reason)
-
-
-def build_sum(start: int):
-    return lambda tokens: sum(range(start, tokens))
-
-
 def test_contenders_run_in_processes_of_their_own_and_one_that_is_absent_says_why():
-    with Contender(build_sum, 3) as there, Contender(build_nothing, "no such library") as missing:
+    with Contender(builds.nothing, "no such library") as missing:
         assert missing.absent == "no such library"
-        assert there.absent is None
-        found = turns.tallies({"there": there}, 100, 3)
-    assert len(found["there"].turns) == 3
-    assert found["there"].seconds > 0
+    each = {"own": (builds.steps, 2.0), "near": (builds.steps, 2.25)}
+    with ExitStack() as stack:
+        there, absent = turns.started(stack, each, warm=(1, 1))
+        rounds = turns.in_turn(there, [(2, 3), (5, 2)])
+        found = [(turns.largest_difference(there, "own"), list(made)) for made in rounds]
+        assert there["near"].result().tolist() == [[4.5 * n, 4.5 * n + 2.25] for n in range(5)]
+    assert not absent
+    assert found == [(0.25 * 5, ["own", "near"]), (0.25 * 9, ["own", "near"])]
+
+
+def test_a_result_that_is_no_number_is_no_small_difference():
+    sound, broken = (Here(builds.steps, step, warm=(1, 2)) for step in (1.0, math.nan))
+    for who in (sound, broken):
+        who.run((1, 2))
+    assert math.isnan(turns.largest_difference({"sound": sound, "broken": broken}, "sound"))
+
+
+class Here:
+    """A contender in this process."""
+
+    absent = None
+
+    def __init__(self, build, *arguments, warm=16):
+        self._stand = turns.Stand(build(*arguments), warm)
+        self.run, self.result = self._stand.turn, self._stand.result
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
 
 
 def test_turns_go_forwards_and_backwards(monkeypatch):
@@ -255,3 +290,39 @@ def test_a_thread_of_the_soak_counts_every_result_unlike_its_twin():
 
 def test_every_result_says_when_and_on_what_it_was_measured():
     assert {"date", "processor", "cores", "threads", "torch", "transformers"} <= set(machine())
+
+
+def test_every_way_to_permute_a_heads_weights_ends_in_the_same_outputs(tiny_model):
+    run = clean_run(next_token(tiny_model("gpt2"), where="last"), "the cat sat on the mat")
+    scope = Scope(1, 2)
+    new = perturbation._permutations(run, scope, 7)
+    full, batch, ours = (way(run, scope, new) for way in perturbation.WAYS.values())
+    moved = (full - run.outcome).abs().max()
+    assert full.shape == (7, run.outcome.shape[-1])
+    assert (batch - full).abs().max() < 1e-3 * moved
+    assert (ours - full).abs().max() < 1e-3 * moved
+
+
+def test_a_perturbations_ratio_is_of_sums_over_heads_and_its_memory_the_largest():
+    found = {
+        "full_passes": Tally((Turn(60.0, 50.0, 3.0), Turn(40.0, 30.0, 9.0))),
+        "ours": Tally((Turn(18.0, 15.0, 80.0), Turn(2.0, 1.0, 70.0))),
+    }
+    flat = perturbation.rows(found, 32)
+    assert flat["speedup_over_full_passes_T32"] == 5.0
+    assert flat["cpu_speedup_over_full_passes_T32"] == 5.0
+    assert (flat["full_passes_s_T32"], flat["ours_cpu_s_T32"]) == (100.0, 16.0)
+    assert (flat["full_passes_extra_mib_T32"], flat["ours_extra_mib_T32"]) == (9.0, 80.0)
+
+
+def test_the_perturbation_benchmark_asks_each_way_for_every_head_in_turn(monkeypatch, capsys):
+    monkeypatch.setattr(turns, "Contender", Here)
+    monkeypatch.setattr(perturbation, "contender", builds.number_of_variants)
+    args = Namespace(tokens=5, permutations=3, every_head=False, against=["one_batch"])
+    found = perturbation.measure(args)
+    assert (found["heads"], found["permutations"]) == (6, 3)
+    assert found["largest_difference_T5"] == 0.5
+    assert found["speedup_over_one_batch_T5"] > 0
+    assert "one_batch_extra_mib_T5" in found
+    assert not any("full_passes" in key for key in found)
+    assert capsys.readouterr().err.startswith("1 of 6 heads: one_batch ")
