@@ -10,13 +10,16 @@ of both.
 bertviz: `output_attentions` and the data that its head view sends to the browser, no statistics.
 
 Random ids of one text. Every contender runs the whole model with its own head, in a process of its
-own.
+own. The bundled models have 512 positions: with a longer text asked for, all their contenders run
+the model with its position vectors repeated, which costs what as many learned ones would, and the
+result says so (`bert_positions_repeated_T1024`).
 """
 
 import importlib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -29,6 +32,7 @@ from attnprobe.loaded import LoadedModel
 from attnprobe.softmax_stats import RowStatistics, attention_rows, spectral_norm
 from attnprobe.text import Tokens
 from benchmarks import geometries
+from benchmarks.geometries import Geometry
 from benchmarks.pruning import small_geometry
 from benchmarks.turns import Absent, Run, Tally, started, tallies
 
@@ -50,20 +54,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 def measure(args: Namespace) -> dict[str, object]:
     found: dict[str, object] = {}
     for name in args.models:
-        builds = {who: (BUILDS[who], name) for who in {"sdpa": 0, **dict.fromkeys(args.contenders)}}
+        geometry = Geometry(name, longest=max(args.tokens))
+        every = dict.fromkeys(["sdpa", *args.contenders])
+        builds = {who: (BUILDS[who], geometry) for who in every}
         with ExitStack() as stack:
             there, absent = started(stack, builds)
             found |= {f"{PREFIXES[name]}{who}_absent": why for who, why in absent.items()}
-            for tokens in _within(args.tokens, name):
+            for tokens in sorted(args.tokens):
                 able = {w: c for w, c in there.items() if tokens <= LONGEST.get(w, tokens)}
                 rounds = args.rounds or ROUNDS.get(tokens, FEWEST)
                 found |= rows(tallies(able, tokens, rounds), PREFIXES[name], tokens)
+                if tokens > geometries.positions(name):
+                    found[f"{PREFIXES[name]}positions_repeated_T{tokens}"] = True
     return found
-
-
-def _within(lengths: Iterable[int], name: str) -> list[int]:
-    limit = geometries.positions(name)
-    return sorted(tokens for tokens in lengths if tokens <= limit)
 
 
 def rows(found: dict[str, Tally], prefix: str, tokens: int) -> dict[str, object]:
@@ -87,16 +90,22 @@ EXTRA = {"capture": "extra_mib"}
 OVER_SDPA = {"capture": "", "trace": "trace_"}
 
 
-def _loaded(name: str) -> LoadedModel:
-    return small_geometry() if name == geometries.SMALL else ap.load(name, device="cpu")
+def _loaded(geometry: Geometry) -> LoadedModel:
+    """As a page has it, but for the positions that it lacks."""
+    small = geometry.name == geometries.SMALL
+    loaded = small_geometry() if small else ap.load(geometry.name, device="cpu")
+    if geometry.longest <= loaded.max_tokens:
+        return loaded
+    model = geometry.model(capture.IMPLEMENTATION)
+    return replace(loaded, model=model, max_tokens=geometry.longest)
 
 
-def sdpa(name: str) -> Run:
-    return geometries.forward(geometries.model(name, "sdpa"))
+def sdpa(geometry: Geometry) -> Run:
+    return geometries.forward(geometry.model("sdpa"))
 
 
-def with_statistics(name: str) -> Run:
-    return watched(geometries.model(name, capture.IMPLEMENTATION))
+def with_statistics(geometry: Geometry) -> Run:
+    return watched(geometry.model(capture.IMPLEMENTATION))
 
 
 def watched(model: PreTrainedModel) -> Run:
@@ -120,8 +129,8 @@ def _context(call: AttentionCall, found: list[RowStatistics]) -> Tensor:
     return context
 
 
-def whole_trace(name: str) -> Run:
-    loaded = _loaded(name)
+def whole_trace(geometry: Geometry) -> Run:
+    loaded = _loaded(geometry)
     return lambda tokens: ap.head_table(ap.trace(loaded, _tokens(tokens)))
 
 
@@ -133,8 +142,8 @@ def _tokens(tokens: int) -> Tokens:
     )
 
 
-def eager(name: str) -> Run:
-    run = geometries.forward(geometries.model(name, "eager"), output_attentions=True)
+def eager(geometry: Geometry) -> Run:
+    run = geometries.forward(geometry.model("eager"), output_attentions=True)
     return lambda tokens: [textbook(weights) for weights in run(tokens).attentions]
 
 
@@ -156,11 +165,11 @@ def textbook(weights: Tensor) -> dict[str, Tensor]:
     }
 
 
-def transformer_lens(name: str) -> Run:
-    if name == geometries.BERT:
+def transformer_lens(geometry: Geometry) -> Run:
+    if geometry.name == geometries.BERT:
         raise Absent("TransformerLens takes no BERT encoder without a head")
     bridge = _library("transformer_lens.model_bridge").TransformerBridge.boot_transformers(
-        "gpt2", hf_model=geometries.model(name, "eager"), tokenizer=_loaded(name).reader.tokenizer
+        "gpt2", hf_model=geometry.model("eager"), tokenizer=_loaded(geometry).reader.tokenizer
     )
     wanted = ("hook_attn_scores", "hook_pattern")
 
@@ -185,9 +194,9 @@ def _of_scores(scores: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (apart.square().sum(-1) / count).sqrt()
 
 
-def bertviz(name: str) -> Run:
+def bertviz(geometry: Geometry) -> Run:
     head_view = _library("bertviz").head_view
-    run = geometries.forward(geometries.model(name, "eager"), output_attentions=True)
+    run = geometries.forward(geometry.model("eager"), output_attentions=True)
 
     def data(tokens: int) -> object:
         return head_view(run(tokens).attentions, ["token"] * tokens, html_action="return")
@@ -202,7 +211,7 @@ def _library(name: str):
         raise Absent(f"{name.partition('.')[0]} is not installed") from None
 
 
-BUILDS: dict[str, Callable[[str], Run]] = {
+BUILDS: dict[str, Callable[[Geometry], Run]] = {
     "sdpa": sdpa,
     "capture": with_statistics,
     "trace": whole_trace,

@@ -1,20 +1,22 @@
 """Norms of the softmax Jacobian by closed forms and by autograd: errors and time.
 
 The Jacobian diag(p) − ppᵀ of each row is taken by autograd in float64 for the errors, in float32
-for the time, with its norms by torch.linalg. Rows of Gaussian logits, at a standard deviation where
-weights are spread and at one where rows are saturated. An error is relative, the largest over rows.
+for time and memory, with its norms by torch.linalg. Rows of Gaussian logits, at a standard
+deviation where weights are spread and at one where rows are saturated. An error is relative, the
+largest over rows. For time and memory either way has a process of its own and the rows ready; they
+take turns.
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from statistics import median
-from time import perf_counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnprobe.softmax_stats import statistics_of
+from attnprobe.softmax_stats import RowStatistics, statistics_of
+from benchmarks.turns import Run, Tally, started, tallies
 
 HELP = "closed forms of the softmax Jacobian's norms against autograd's Jacobian"
 NAMES = {
@@ -28,22 +30,32 @@ NAMES = {
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--deviations", type=float, nargs="+", default=[1.0, 8.0])
 
 
 def measure(args: Namespace) -> dict[str, object]:
-    found: dict[str, object] = {"rows": args.rows}
-    for tokens in args.tokens:
-        for deviation in args.deviations:
-            logits = deviation * _normal(args.rows, tokens)
-            for name, error in errors(logits).items():
-                found[f"{name}_error_std{deviation:g}_T{tokens}"] = error
-        closed, autograd = _seconds(_normal(args.rows, tokens), args.rounds)
-        found[f"closed_ms_T{tokens}"] = 1e3 * closed
-        found[f"autograd_ms_T{tokens}"] = 1e3 * autograd
-        found[f"speedup_over_autograd_T{tokens}"] = autograd / closed
+    found: dict[str, object] = {"rows": args.rows, "rounds": args.rounds}
+    builds = {way: (contender, way, args.rows, args.tokens) for way in WAYS}
+    with ExitStack() as stack:
+        there, _ = started(stack, builds, warm=args.tokens[0])
+        for tokens in args.tokens:
+            for deviation in args.deviations:
+                logits = deviation * _normal(args.rows, tokens)
+                for name, error in errors(logits).items():
+                    found[f"{name}_error_std{deviation:g}_T{tokens}"] = error
+            found |= rows(tallies(there, tokens, args.rounds), tokens)
     return found
+
+
+def rows(found: Mapping[str, Tally], tokens: int) -> dict[str, float]:
+    """Medians, their ratio by turns of the same round, and memory, as flat keys."""
+    flat: dict[str, float] = {}
+    for name, tally in found.items():
+        flat[f"{name}_ms_T{tokens}"] = 1e3 * tally.seconds
+        flat[f"{name}_extra_mib_T{tokens}"] = tally.extra_mib
+    flat[f"speedup_over_autograd_T{tokens}"] = found["autograd"].over(found["closed"])
+    return flat
 
 
 def _normal(rows: int, tokens: int) -> Float[Tensor, "row key"]:
@@ -65,13 +77,14 @@ def errors(logits: Float[Tensor, "row key"]) -> dict[str, float]:
     }
 
 
-def _seconds(logits: Float[Tensor, "row key"], rounds: int) -> tuple[float, float]:
-    """Medians of both ways, taking turns."""
-    ways: tuple[Callable, Callable] = (lambda x: statistics_of(x, None), by_autograd)
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for way, spent in zip(ways, times, strict=True):
-            begin = perf_counter()
-            way(logits)
-            spent.append(perf_counter() - begin)
-    return median(times[0]), median(times[1])
+def contender(way: str, rows: int, lengths: Sequence[int]) -> Run:
+    """One way to the norms of so many rows; work is how long they are."""
+    logits = {tokens: _normal(rows, tokens) for tokens in lengths}
+    return lambda tokens: WAYS[way](logits[tokens])
+
+
+def closed(logits: Float[Tensor, "row key"]) -> RowStatistics:
+    return statistics_of(logits, None)
+
+
+WAYS: dict[str, Callable[[Tensor], object]] = {"closed": closed, "autograd": by_autograd}

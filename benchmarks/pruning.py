@@ -1,14 +1,14 @@
 """Every head of a 12 × 12 model switched off by itself: three ways to the same 144 distributions.
 
 GPT-2-small's geometry with random weights, one text, the next token after it. Every way computes
-vocabulary logits at that one position. The ways take turns; ratios are of medians.
+vocabulary logits at that one position, in a process of its own. The ways take turns; a ratio is the
+median over rounds. What importance of all heads costs is told in plain forward passes.
 """
 
-import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 
 import torch
 from jaxtyping import Float
@@ -24,9 +24,13 @@ from attnprobe.families import FAMILIES
 from attnprobe.loaded import LoadedModel
 from attnprobe.readout import Examples, ReadOut, next_token
 from attnprobe.text import Batch, Reader
+from benchmarks.turns import Run, Tally, largest_difference, started, tallies
 
 HELP = "144 single-head ablations: masked passes, one batch, and resumed sweeps"
 LAYERS, HEADS, WIDTH = 12, 12, 768
+WARM = (16, (LAYERS - 1,))
+"""(tokens, layers) that a contender runs once before its memory is read."""
+IMPORTANCE_ROUNDS = 5
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -79,7 +83,6 @@ def after_text(loaded: LoadedModel, batch: Batch) -> Float[Tensor, "variant clas
     return loaded.family.vocabulary_logits(loaded.model, hidden).log_softmax(-1)
 
 
-@torch.no_grad()
 def masked_passes(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
     """A full pass for each head, with that head gated to 0."""
     rows = []
@@ -90,7 +93,6 @@ def masked_passes(read: ReadOut, examples: Examples, layers: Sequence[int]) -> T
     return torch.cat(rows)
 
 
-@torch.no_grad()
 def one_batch(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
     """All heads in one batch of full passes."""
     each = torch.eye(LAYERS * HEADS).reshape(LAYERS, HEADS, LAYERS, HEADS)[list(layers)]
@@ -114,59 +116,70 @@ def resumed(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
     return torch.cat(rows)
 
 
-def plain(read: ReadOut, examples: Examples, layers: Sequence[int] = ()) -> Tensor:
+def plain(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
     """One forward pass as it is."""
-    with torch.no_grad():
-        return after_text(read.loaded, examples.batch)
+    return after_text(read.loaded, examples.batch)
 
 
-def gradient(read: ReadOut, examples: Examples, layers: Sequence[int] = ()) -> Tensor:
+def gradient(read: ReadOut, examples: Examples, layers: Sequence[int]) -> Tensor:
     """Importance of all 144 heads."""
     return importance.gate_gradients(read, examples)
 
 
 Way = Callable[[ReadOut, Examples, Sequence[int]], Tensor]
-WAYS: dict[str, Way] = {"masked": masked_passes, "batch": one_batch, "resumed": resumed}
+SWEEPS: dict[str, Way] = {"masked": masked_passes, "batch": one_batch, "resumed": resumed}
+IMPORTANCE: dict[str, Way] = {"plain": plain, "gradient": gradient}
+WAYS = SWEEPS | IMPORTANCE
+
+
+def contender(way: str, device: str = "cpu") -> Run:
+    """One of the ways; work is the number of tokens and the layers whose heads are switched off."""
+    loaded = small_geometry()
+    loaded.model.to(device)
+    read = next_token(loaded, where="last")
+
+    def outputs(work: tuple[int, Sequence[int]]) -> Tensor:
+        tokens, layers = work
+        return WAYS[way](read, one_text(tokens, device), layers)
+
+    return outputs
 
 
 def measure(args: Namespace) -> dict[str, object]:
-    """Seconds and ratios per length, and the largest difference between the results."""
-    read = next_token(small_geometry(), where="last")
+    """Seconds, ratios and memory per length, and the largest difference between the results."""
     found: dict[str, object] = {"heads": len(args.layers) * HEADS}
-    for tokens, rounds in zip(args.tokens, args.rounds, strict=True):
-        examples = one_text(tokens)
-        results, wall, used = _rounds(WAYS, read, examples, args.layers, rounds)
-        for name in WAYS:
-            found[f"{name}_s_T{tokens}"] = wall[name]
-            found[f"{name}_cpu_s_T{tokens}"] = used[name]
-        for name in ("masked", "batch"):
-            found[f"speedup_over_{name}_T{tokens}"] = wall[name] / wall["resumed"]
-            found[f"cpu_speedup_over_{name}_T{tokens}"] = used[name] / used["resumed"]
-        gap = max(float((results[n] - results["masked"]).abs().max()) for n in ("batch", "resumed"))
-        found[f"largest_difference_T{tokens}"] = gap
-        found[f"rounds_T{tokens}"] = rounds
-        ways = {"plain": plain, "gradient": gradient}
-        _, _, used = _rounds(ways, read, examples, (), 5)
-        found[f"importance_in_forwards_T{tokens}"] = used["gradient"] / used["plain"]
+    with ExitStack() as stack:
+        there, _ = started(stack, {name: (contender, name) for name in WAYS}, warm=WARM)
+        sweeps_there = {name: there[name] for name in SWEEPS}
+        importance_there = {name: there[name] for name in IMPORTANCE}
+        for tokens, rounds in zip(args.tokens, args.rounds, strict=True):
+            work = (tokens, args.layers)
+            found |= rows(tallies(sweeps_there, work, rounds), tokens)
+            gap = largest_difference(sweeps_there, "masked")
+            found[f"largest_difference_T{tokens}"] = gap
+            found |= forwards(tallies(importance_there, work, IMPORTANCE_ROUNDS), tokens)
     return found
 
 
-def _rounds(
-    ways: dict[str, Way], read: ReadOut, examples: Examples, layers: Sequence[int], rounds: int
-) -> tuple[dict[str, Tensor], dict[str, float], dict[str, float]]:
-    """Results, and median wall and processor seconds, of the ways taking turns."""
-    plain(read, examples)
-    results: dict[str, Tensor] = {}
-    wall: dict[str, list[float]] = {name: [] for name in ways}
-    used: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds):
-        for name in list(ways)[:: 1 if number % 2 else -1]:
-            begin, processor = time.perf_counter(), time.process_time()
-            results[name] = ways[name](read, examples, layers)
-            wall[name].append(time.perf_counter() - begin)
-            used[name].append(time.process_time() - processor)
-    return (
-        results,
-        {name: median(times) for name, times in wall.items()},
-        {name: median(times) for name, times in used.items()},
-    )
+def rows(found: Mapping[str, Tally], tokens: int) -> dict[str, float]:
+    """Medians, ratios of turns of the same round, and memory, as flat keys."""
+    flat: dict[str, float] = {}
+    for name, tally in found.items():
+        flat[f"{name}_s"] = tally.seconds
+        flat[f"{name}_cpu_s"] = tally.processor
+        flat[f"{name}_extra_mib"] = tally.extra_mib
+        if name != "resumed":
+            flat[f"speedup_over_{name}"] = tally.over(found["resumed"])
+            flat[f"cpu_speedup_over_{name}"] = tally.over(found["resumed"], "processor")
+    flat["rounds"] = len(found["resumed"].turns)
+    return {f"{key}_T{tokens}": figure for key, figure in flat.items()}
+
+
+def forwards(found: Mapping[str, Tally], tokens: int) -> dict[str, float]:
+    """What importance of all heads costs in forward passes of the same round, and its memory."""
+    ratio = found["gradient"].over(found["plain"], "processor")
+    return {
+        f"importance_in_forwards_T{tokens}": ratio,
+        f"importance_extra_mib_T{tokens}": found["gradient"].extra_mib,
+        f"plain_extra_mib_T{tokens}": found["plain"].extra_mib,
+    }

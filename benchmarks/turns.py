@@ -67,16 +67,34 @@ def peak() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
+def done_already() -> None:
+    """A processor has done what it was asked when the call returns."""
+
+
 @dataclass(frozen=True)
 class Gauge:
-    """How memory is read: bytes held now, and their peak since it was last forgotten."""
+    """How memory is read, in bytes held now and their peak since it was last forgotten.
+
+    `wait` returns when the device has done all that it was asked.
+    """
 
     now: Callable[[], int]
     peak: Callable[[], int]
     forget: Callable[[], None]
+    wait: Callable[[], None]
 
 
-RESIDENT = Gauge(resident, peak, forget_peak)
+RESIDENT = Gauge(resident, peak, forget_peak, done_already)
+GAUGES = {
+    "cpu": RESIDENT,
+    "cuda": Gauge(
+        torch.cuda.memory_allocated,
+        torch.cuda.max_memory_allocated,
+        torch.cuda.reset_peak_memory_stats,
+        torch.cuda.synchronize,
+    ),
+}
+"""By type of device. A contender on a GPU has a CUDA context of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +112,7 @@ class Stand:
     def __init__(self, run: Run, warm: object, gauge: Gauge = RESIDENT) -> None:
         self._run, self._gauge = run, gauge
         run(warm)
+        gauge.wait()
         self._loaded = gauge.now()
         self._given: object = None
 
@@ -102,6 +121,7 @@ class Stand:
         self._gauge.forget()
         begin, processor = time.perf_counter(), time.process_time()
         self._given = self._run(work)
+        self._gauge.wait()
         seconds, used = time.perf_counter() - begin, time.process_time() - processor
         return Turn(seconds, used, max(0, self._gauge.peak() - self._loaded) / MIB)
 

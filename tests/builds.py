@@ -19,3 +19,8 @@ def steps(step: float) -> Run:
 def number_of_variants(way: str, _: int) -> Run:
     """How many variants were asked for, and half of one more where the way is ours."""
     return lambda work: torch.tensor([work[1] + (0.5 if way == "ours" else 0.0)])
+
+
+def length(*_: object) -> Run:
+    """How long the text was that work begins with."""
+    return lambda work: torch.tensor([float(work if isinstance(work, int) else work[0])])

@@ -16,8 +16,10 @@ import torch
 from attnprobe.analyses.perturbation.edits import Scope
 from attnprobe.analyses.perturbation.runs import clean_run
 from attnprobe.readout import next_token
+from attnprobe.softmax_stats import tiles
 from benchmarks import (
     capture,
+    capture_kernel,
     geometries,
     gpu,
     jacobian,
@@ -29,6 +31,7 @@ from benchmarks import (
     turns,
 )
 from benchmarks.__main__ import BENCHMARKS, machine
+from benchmarks.geometries import Geometry
 from benchmarks.turns import Contender, Tally, Turn
 
 
@@ -125,13 +128,6 @@ def test_closed_forms_agree_with_the_jacobian_that_autograd_builds():
     assert max(jacobian.errors(logits).values()) < 1e-5
 
 
-def test_the_jacobian_benchmark_runs_in_miniature():
-    args = Namespace(tokens=[16], rows=3, rounds=1, deviations=[1.0])
-    found = jacobian.measure(args)
-    assert found["jacobian_trace_error_std1_T16"] < 1e-5
-    assert found["speedup_over_autograd_T16"] > 0
-
-
 def test_contenders_run_in_processes_of_their_own_and_one_that_is_absent_says_why():
     with Contender(builds.nothing, "no such library") as missing:
         assert missing.absent == "no such library"
@@ -157,8 +153,8 @@ class Here:
 
     absent = None
 
-    def __init__(self, build, *arguments, warm=16):
-        self._stand = turns.Stand(build(*arguments), warm)
+    def __init__(self, build, *arguments, warm=16, gauge=turns.RESIDENT):
+        self._stand = turns.Stand(build(*arguments), warm, gauge)
         self.run, self.result = self._stand.turn, self._stand.result
 
     def __enter__(self):
@@ -166,6 +162,45 @@ class Here:
 
     def __exit__(self, *_):
         pass
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Benchmarks whose contenders are in this process."""
+    monkeypatch.setattr(turns, "Contender", Here)
+
+
+def test_the_jacobian_benchmark_runs_in_miniature(here):
+    found = jacobian.measure(Namespace(tokens=[16, 11], rows=3, rounds=2, deviations=[1.0]))
+    assert found["jacobian_trace_error_std1_T16"] < 1e-5
+    assert found["speedup_over_autograd_T11"] > 0
+    assert found["closed_extra_mib_T16"] >= 0
+
+
+def test_both_ways_to_the_norms_are_given_the_same_rows():
+    closed, autograd = (jacobian.contender(way, 3, [7])(7) for way in ("closed", "autograd"))
+    for name, norm in autograd.items():
+        torch.testing.assert_close(getattr(closed, name), norm)
+
+
+def test_the_ratio_to_autograd_is_of_turns_of_the_same_round():
+    flat = jacobian.rows({"closed": tally(1.0, 9.0, 2.0), "autograd": tally(5.0, 9.0, 8.0)}, 64)
+    assert flat["speedup_over_autograd_T64"] == 4.0
+    assert (flat["closed_ms_T64"], flat["autograd_ms_T64"]) == (2000.0, 8000.0)
+
+
+def test_a_turn_waits_for_its_device_and_counts_memory_from_the_warm_model():
+    done = []
+    peaks = iter([(7 + 3) * turns.MIB])
+    gauge = turns.Gauge(
+        now=lambda: 7 * turns.MIB,
+        peak=lambda: done.append("peak") or next(peaks),
+        forget=lambda: done.append("forget"),
+        wait=lambda: done.append("wait"),
+    )
+    stand = turns.Stand(done.append, "warm", gauge)
+    assert stand.turn("work").extra_mib == 3.0
+    assert done == ["warm", "wait", "forget", "work", "wait", "peak"]
 
 
 def test_turns_go_forwards_and_backwards(monkeypatch):
@@ -315,8 +350,7 @@ def test_a_perturbations_ratio_is_of_sums_over_heads_and_its_memory_the_largest(
     assert (flat["full_passes_extra_mib_T32"], flat["ours_extra_mib_T32"]) == (9.0, 80.0)
 
 
-def test_the_perturbation_benchmark_asks_each_way_for_every_head_in_turn(monkeypatch, capsys):
-    monkeypatch.setattr(turns, "Contender", Here)
+def test_the_perturbation_benchmark_asks_each_way_for_every_head_in_turn(here, monkeypatch, capsys):
     monkeypatch.setattr(perturbation, "contender", builds.number_of_variants)
     args = Namespace(tokens=5, permutations=3, every_head=False, against=["one_batch"])
     found = perturbation.measure(args)
@@ -326,3 +360,104 @@ def test_the_perturbation_benchmark_asks_each_way_for_every_head_in_turn(monkeyp
     assert "one_batch_extra_mib_T5" in found
     assert not any("full_passes" in key for key in found)
     assert capsys.readouterr().err.startswith("1 of 6 heads: one_batch ")
+
+
+def test_every_way_to_switch_heads_off_gives_the_same_distributions(tiny_model, monkeypatch):
+    loaded = tiny_model("gpt2")
+    monkeypatch.setattr(pruning, "LAYERS", loaded.n_layers)
+    monkeypatch.setattr(pruning, "HEADS", loaded.n_heads)
+    read = next_token(loaded, where="last")
+    examples = read.prepare(["the cat sat on the mat"])
+    with torch.no_grad():
+        full, batch, ours = (way(read, examples, (0, 2)) for way in pruning.SWEEPS.values())
+        moved = (full - pruning.plain(read, examples, ())).abs().amax(-1)
+    assert full.shape == (2 * loaded.n_heads, loaded.config.vocab_size)
+    assert moved.min() > 1e-4
+    assert (batch - full).abs().max() < 1e-2 * moved.min()
+    assert (ours - full).abs().max() < 1e-2 * moved.min()
+
+
+def test_the_pruning_benchmark_has_flat_keys_for_every_length(here, monkeypatch):
+    monkeypatch.setattr(pruning, "contender", builds.length)
+    found = pruning.measure(Namespace(tokens=[5, 9], rounds=[3, 1], layers=[4, 7]))
+    assert found["heads"] == 24
+    assert (found["rounds_T5"], found["rounds_T9"]) == (3, 1)
+    assert found["largest_difference_T9"] == 0.0
+    for key in ("speedup_over_masked", "cpu_speedup_over_batch", "importance_in_forwards"):
+        assert found[f"{key}_T5"] > 0
+    assert all(isinstance(value, float | int) for value in found.values())
+
+
+def test_a_pruning_ratio_is_the_median_over_rounds():
+    found = {"masked": tally(6.0, 80.0, 12.0), "resumed": tally(1.0, 20.0, 4.0)}
+    flat = pruning.rows(found, 16)
+    assert flat["speedup_over_masked_T16"] == flat["cpu_speedup_over_masked_T16"] == 4.0
+    assert (flat["masked_s_T16"], flat["resumed_cpu_s_T16"]) == (12.0, 8.0)
+    forwards = pruning.forwards(
+        {"plain": tally(1.0, 9.0, 2.0), "gradient": tally(3.0, 9.0, 4.0)}, 16
+    )
+    assert forwards["importance_in_forwards_T16"] == 2.0
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_all_that_attend_to_one_layer_have_the_same_contexts(causal):
+    found = [
+        capture_kernel.contender(way, [13], "cpu")((13, causal)) for way in capture_kernel.WAYS
+    ]
+    expected, *others = (given if isinstance(given, torch.Tensor) else given[0] for given in found)
+    for context in others:
+        torch.testing.assert_close(context, expected)
+
+
+def test_the_kernel_benchmark_runs_in_miniature_with_tiles_of_another_size(here, monkeypatch):
+    monkeypatch.setattr(tiles, "_ELEMENTS_PER_THREAD", tiles._ELEMENTS_PER_THREAD)
+    args = Namespace(tokens=[13], repetitions=2, device="cpu", elements=[512])
+    found = capture_kernel.measure(args)
+    assert tiles._ELEMENTS_PER_THREAD == 512
+    assert found["sdpa_ms_causal_T13"] > 0
+    for name in ("rows", "rows_spectral", "textbook", "rows_spectral_elements512"):
+        assert found[f"ratio_{name}_bidirectional_T13"] > 0
+
+
+def test_on_a_gpu_the_keys_are_those_of_capture_and_of_pruning(here, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    monkeypatch.setattr(gpu, "DEVICE", "cpu")
+    monkeypatch.setattr(pruning, "contender", builds.length)
+    for name in gpu.CONTENDERS:
+        monkeypatch.setitem(capture.BUILDS, name, builds.length)
+    found = gpu.measure(Namespace(tokens=[7], rounds=2))
+    assert found["device"] == "a card"
+    assert (found["rounds_T7"], found["pruning_rounds_T256"]) == (2, 2)
+    wanted = {"ratio_to_sdpa_T7", "speedup_over_eager_T7", "extra_mib_T7", "eager_extra_mib_T7"}
+    assert wanted | {"pruning_speedup_over_masked_T16", "pruning_batch_s_T64"} <= set(found)
+
+
+def test_a_lengthened_model_reads_a_short_text_as_before_and_begins_its_positions_again():
+    short, long = (Geometry(geometries.BERT, longest).model("sdpa") for longest in (0, 531))
+    with torch.no_grad():
+        expected = geometries.forward(short)(29)[0]
+        assert torch.equal(geometries.forward(long)(29)[0], expected)
+        assert geometries.forward(long)(531)[0].shape == (1, 531, short.config.hidden_size)
+    table = long.embeddings.position_embeddings.weight
+    assert torch.equal(table[512:], short.embeddings.position_embeddings.weight[:19])
+
+
+def test_a_trace_of_a_lengthened_model_goes_beyond_its_positions():
+    table = capture.whole_trace(Geometry(geometries.GPT2, 520))(520)
+    assert table["entropy"].max() > 0
+
+
+def test_a_length_beyond_a_models_positions_is_measured_and_said(here, monkeypatch):
+    monkeypatch.setattr(capture, "BUILDS", dict.fromkeys(("sdpa", "capture"), builds.length))
+    args = Namespace(
+        models=[geometries.SMALL, geometries.GPT2],
+        tokens=[600, 512],
+        rounds=1,
+        contenders=["capture"],
+    )
+    found = capture.measure(args)
+    assert found["gpt2_ratio_to_sdpa_T512"] > 0
+    assert found["gpt2_ratio_to_sdpa_T600"] > 0
+    said = [key for key in found if "positions_repeated" in key]
+    assert said == ["gpt2_positions_repeated_T600"]
