@@ -25,6 +25,4 @@ with ui.page("Head inspector", question="Which token looks at which, and how fir
     with right if wide else left:
         inspector.lines(view, trace)
     with st.container() if wide else right:
-        clicked = pictures.small_pictures(view, trace)
-    if clicked is not None:
-        ui.select_head(view, view.layer, clicked)
+        pictures.small_pictures(view, trace)

@@ -130,6 +130,41 @@ def test_a_click_in_the_map_pins_the_row_under_the_pointer(tab, address, bundled
     expect(page.get_by_text(f"Row of query {query}: {token}", exact=True)).to_be_visible()
 
 
+def test_a_drag_in_the_map_shows_that_part_until_the_whole_map_is_asked_for(tab, address):
+    page = opened(tab, address, "Head_inspector", layer=2, head=5)
+    box = map_of(page).bounding_box()
+    whole = page.get_by_role("button", name="Whole map")
+    expect(whole).to_have_count(0)
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.4)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.7, steps=4)
+    page.mouse.up()
+    whole.click()
+    expect(whole).to_have_count(0)
+
+
+def test_a_click_on_a_small_picture_chooses_that_head_and_one_on_a_line_pins_its_query(
+    tab, address, bundled_bert
+):
+    page = opened(tab, address, "Head_inspector", layer=2, head=5)
+    picture = page.locator(".gallery canvas")
+    expect(picture).to_be_visible()
+    picture.click(position={"x": 20, "y": 40})
+    expect(page.get_by_text("Layer 2, head 0: weight")).to_be_visible()
+    expect(page).to_have_url(re.compile("layer=2&head=0"))
+    expect(page.get_by_label("Head", exact=True)).to_have_value("0")
+    sheet = page.locator(".lines canvas")
+    expect(sheet).to_be_visible()
+    sheet.hover(position={"x": 40, "y": 130})
+    said = page.locator(".lines .tip")
+    expect(said).to_be_visible()
+    query = int(re.search(r"\((\d+)\)", said.inner_text()).group(1))
+    assert query > 1  # which is pinned from the start
+    sheet.click(position={"x": 40, "y": 130})
+    token = bundled_bert.read(CAT).display[query]
+    expect(page.get_by_text(f"Row of query {query}: {token}", exact=True)).to_be_visible()
+
+
 def test_an_export_is_a_pdf_whose_text_can_be_read(tab, address):
     page = opened(tab, address, "Head_inspector", layer=2, head=5)
     page.get_by_role("button", name="Export").first.click()

@@ -1,6 +1,7 @@
 """The panels of the head inspector: numbers, token map, pinned row, small pictures, lines."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from attnprobe.trace import SATURATED_FROM as SATURATED
 from attnprobe.trace import Trace
 from attnprobe.ui import components
 from attnprobe.ui.cached import Store, digest_of, kept
-from attnprobe.ui.components import Strip, Zoom
+from attnprobe.ui.components import Event, Strip, Zoom
 from attnprobe.ui.pictures import SQRT_FROM, coloured
 from attnprobe.ui.show import card, draw, metrics, provenance, value
 from attnprobe.ui.view import View
@@ -172,7 +173,7 @@ def token_map(head: Head) -> None:
     figure = map_figure(head, row)
     title = f"Layer {head.view.layer}, head {head.view.head}: {head.number.label}"
     with card(title, caption=map_caption(head, zoom), export=figure):
-        event = components.heatmap(
+        components.heatmap(
             head.values,
             head.tokens,
             head.quantity,
@@ -185,15 +186,21 @@ def token_map(head: Head) -> None:
                 Strip("entropy (nats)", head.rows["entropy"], float(np.log(max(2, n)))),
                 Strip("peak", head.rows["peak"], 1.0),
             ],
+            on_event=partial(take, head.view),
         )
-        if zoom and st.button("Whole map", icon=":material/zoom_out_map:", type="tertiary"):
-            st.session_state[ZOOM] = None
-            st.rerun()
+        if zoom:
+            st.button(
+                "Whole map", icon=":material/zoom_out_map:", type="tertiary",
+                on_click=st.session_state.__setitem__, args=(ZOOM, None),
+            )  # fmt: skip
+
+
+def take(view: View, event: Event) -> None:
+    """Pins the row of the cell that was clicked, or shows the part that was dragged out."""
     if event.pick:
-        pin(head, event.pick[0])
+        pin(view, event.pick[0])
     if event.zoom:
-        st.session_state[ZOOM] = (head.view.digest, event.zoom)
-        st.rerun()
+        st.session_state[ZOOM] = (view.digest, event.zoom)
 
 
 def map_figure(head: Head, row: int) -> Figure:
@@ -242,9 +249,8 @@ def pinned(head: Head) -> int:
     return n - 1 if head.trace.causal else min(1, n - 1)
 
 
-def pin(head: Head, row: int) -> None:
-    st.session_state[ROW] = (head.view.digest, row)
-    st.rerun()
+def pin(view: View, row: int) -> None:
+    st.session_state[ROW] = (view.digest, row)
 
 
 def pinned_row(head: Head) -> None:
@@ -330,8 +336,7 @@ def lines(view: View, trace: Trace) -> None:
     )
     with card("Who looks at whom", caption=figure.caption, export=figure):
         st.slider("Least weight", 0.0, 0.5, 0.05, 0.01, key="least", persist_state="session")
-        clicked = components.lines(
-            strongest, head.tokens, METRICS["weight"], key="lines", mode=view.mode, row=row
-        )
-    if clicked is not None:
-        pin(head, clicked)
+        components.lines(
+            strongest, head.tokens, METRICS["weight"], key="lines", mode=view.mode, row=row,
+            on_pick=partial(pin, view),
+        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from attnprobe.trace import Trace
 from attnprobe.ui import components
 from attnprobe.ui.cached import computed, head_table
 from attnprobe.ui.show import card, provenance, value
+from attnprobe.ui.state import choose_head
 from attnprobe.ui.view import View
 
 PICTURE = 64
@@ -39,8 +41,8 @@ def limits_of(pictures: Mapping[int, np.ndarray], q: Quantity) -> figures.Limits
     return figures.fitted(np.concatenate([each.ravel() for each in pictures.values()]), q)
 
 
-def small_pictures(view: View, trace: Trace) -> int | None:
-    """All heads of the layer side by side; the one that was clicked in this run, or None."""
+def small_pictures(view: View, trace: Trace) -> None:
+    """All heads of the layer side by side; a click chooses the head."""
     weight = colours_for(view)
     pictures = computed(
         view, "pictures", {"layer": view.layer}, lambda tick: pooled_weights(trace, view.layer)
@@ -65,7 +67,7 @@ def small_pictures(view: View, trace: Trace) -> int | None:
     line = table[table["layer"] == view.layer].set_index("head")
     titles = {head: f"head {head} · {value(line['entropy'][head])} nats" for head in pictures}
     with card(f"All heads of layer {view.layer}", caption=figure.caption, export=figure):
-        return components.gallery(
+        components.gallery(
             pictures,
             weight,
             key="pictures",
@@ -73,6 +75,7 @@ def small_pictures(view: View, trace: Trace) -> int | None:
             chosen=view.head,
             limits=limits,
             titles=titles,
+            on_pick=partial(choose_head, view, view.layer),
         )
 
 

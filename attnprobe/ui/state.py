@@ -63,12 +63,17 @@ def write() -> None:
         st.query_params.from_dict(now)
 
 
-def select_head(view, layer: int, head: int, page: str | None = None) -> None:
-    """Chooses a head and draws again: this page, or another one such as "pages/1_….py"."""
+def choose_head(view, layer: int, head: int) -> None:
+    """Chooses a head before the page is made: from a callback."""
     st.session_state[CHOSEN] |= {
         LAYER: clamped(layer, view.loaded.n_layers),
         HEAD: clamped(head, view.loaded.n_heads),
     }
+
+
+def select_head(view, layer: int, head: int, page: str | None = None) -> None:
+    """Chooses a head and draws again: this page, or another one such as "pages/1_….py"."""
+    choose_head(view, layer, head)
     write()
     if page is None:
         st.rerun()

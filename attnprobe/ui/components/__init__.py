@@ -5,7 +5,7 @@ They are views only. What is exported is drawn by `attnprobe.figures` from the s
 text goes to the browser as data and is never part of HTML, CSS or JavaScript.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Event:
-    """What the person did to a token map in this run: a cell clicked, or a part dragged out."""
+    """What the person did to a token map: a cell clicked, or a part dragged out."""
 
     pick: tuple[int, int] | None = None
     zoom: Zoom | None = None
@@ -78,17 +78,24 @@ def heatmap(
     row: int | None = None,
     limits: Limits | None = None,
     strips: Sequence[Strip] = (),
-) -> Event:
+    on_event: Callable[[Event], None],
+) -> None:
     """The token map of `values` [query key], NaN where the query may not see the key.
 
-    `row` is the pinned query. The colours are those of the whole map, also when zoomed; `limits`
+    `on_event` is told what the person did before the page is made anew. `row` is the pinned query.
+    The colours are those of the whole map, also when zoomed; `limits`
     are theirs if the quantity's own do not suit.
     """
     zoom = zoom or Zoom((0, len(tokens)), (0, len(tokens)))
     scale = colour_scale(values[np.isfinite(values)], quantity, mode, limits=limits)
     part = np.asarray(values, dtype=float)[slice(*zoom.queries), slice(*zoom.keys)]
     drawn = pooled(part, MOST_CELLS, quantity.kind)
-    result = _HEATMAP(
+
+    def tell() -> None:
+        said = st.session_state[key]
+        on_event(event_from(said.get("pick"), said.get("zoom"), len(tokens)))
+
+    _HEATMAP(
         key=key,
         data={
             "cells": _cells(drawn, scale),
@@ -96,10 +103,9 @@ def heatmap(
             | {"strips": [_strip(strip, zoom.queries) for strip in strips]}
             | {"masked": bool(np.isnan(part).any())},
         },
-        on_pick_change=lambda: None,
-        on_zoom_change=lambda: None,
+        on_pick_change=tell,
+        on_zoom_change=tell,
     )
-    return event_from(result.pick, result.zoom, len(tokens))
 
 
 def event_from(pick: Any, zoom: Any, n: int) -> Event:
@@ -196,10 +202,12 @@ def gallery(
     chosen: int | None = None,
     limits: Limits | None = None,
     titles: Mapping[int, str],
+    on_pick: Callable[[int], None] | None = None,
 ) -> int | None:
     """Small pictures [query key] of one size, NaN where a query may not see, in a grid that fits.
 
-    Returns the key of the picture that was clicked in this run, or None.
+    Returns the key of the picture that was clicked in this run, or None. `on_pick` is told it
+    before the page is made anew.
     """
     stack = np.stack([np.asarray(picture, dtype=float) for picture in pictures.values()])
     scale = colour_scale(stack[np.isfinite(stack)], quantity, mode, limits=limits)
@@ -214,13 +222,29 @@ def gallery(
         "title": quantity.title,
         "label": f"{len(names)} small pictures of {quantity.title}.",
     }
+
+    def picked(place: Any) -> int | None:
+        return names[place] if isinstance(place, int) and 0 <= place < len(names) else None
+
     result = _GALLERY(
         key=key,
         data={"pixels": pd.DataFrame({"colour": colours}), "meta": meta},
-        on_pick_change=lambda: None,
+        on_pick_change=_telling(key, picked, on_pick),
     )
-    picked = result.pick
-    return names[picked] if isinstance(picked, int) and 0 <= picked < len(names) else None
+    return picked(result.pick)
+
+
+def _telling(
+    key: str, picked: Callable[[Any], int | None], on_pick: Callable[[int], None] | None
+) -> Callable[[], None]:
+    """Tells `on_pick` what the browser said was picked, if it can be."""
+
+    def tell() -> None:
+        found = picked(st.session_state[key].get("pick"))
+        if on_pick is not None and found is not None:
+            on_pick(found)
+
+    return tell
 
 
 def lines(
@@ -231,10 +255,12 @@ def lines(
     key: str,
     mode: Mode,
     row: int | None = None,
-) -> int | None:
+    on_pick: Callable[[int], None],
+) -> None:
     """Lines from queries to keys for each row of `frame` (query, key and the quantity's column).
 
-    Returns the query that was clicked in this run, or None. `row` is the pinned query.
+    `on_pick` is told the query that was clicked before the page is made anew. `row` is the pinned
+    query.
     """
     value = frame[quantity.name].to_numpy(dtype=np.float32)
     most = float(value.max()) if len(value) else 1.0
@@ -253,8 +279,15 @@ def lines(
         "dark": mode == "dark",
         "label": label,
     }
-    result = _LINES(key=key, data={"lines": data, "meta": meta}, on_pick_change=lambda: None)
-    picked = _numbers(
-        {"query": (result.pick or {}).get("query"), "key": 0}, ("query", "key"), len(tokens) - 1
+
+    def picked(said: Any) -> int | None:
+        cell = _numbers(
+            {"query": (said or {}).get("query"), "key": 0}, ("query", "key"), len(tokens) - 1
+        )
+        return cell[0] if cell else None
+
+    _LINES(
+        key=key,
+        data={"lines": data, "meta": meta},
+        on_pick_change=_telling(key, picked, on_pick),
     )
-    return picked[0] if picked else None
