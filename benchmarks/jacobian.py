@@ -54,7 +54,9 @@ def rows(found: Mapping[str, Tally], tokens: int) -> dict[str, float]:
     for name, tally in found.items():
         flat[f"{name}_ms_T{tokens}"] = 1e3 * tally.seconds
         flat[f"{name}_extra_mib_T{tokens}"] = tally.extra_mib
-    flat[f"speedup_over_autograd_T{tokens}"] = found["autograd"].over(found["closed"])
+    autograd, ours = found["autograd"], found["closed"]
+    flat[f"speedup_over_autograd_T{tokens}"] = autograd.over(ours)
+    flat[f"cpu_speedup_over_autograd_T{tokens}"] = autograd.over(ours, "processor")
     return flat
 
 

@@ -24,7 +24,7 @@ from attnprobe.families import FAMILIES
 from attnprobe.loaded import LoadedModel
 from attnprobe.readout import Examples, ReadOut, next_token
 from attnprobe.text import Batch, Reader
-from benchmarks.turns import Run, Tally, largest_difference, started, tallies
+from benchmarks.turns import Noted, Run, Tally, largest_difference, started, tallies
 
 HELP = "144 single-head ablations: masked passes, one batch, and resumed sweeps"
 LAYERS, HEADS, WIDTH = 12, 12, 768
@@ -147,17 +147,17 @@ def contender(way: str, device: str = "cpu") -> Run:
 
 def measure(args: Namespace) -> dict[str, object]:
     """Seconds, ratios and memory per length, and the largest difference between the results."""
-    found: dict[str, object] = {"heads": len(args.layers) * HEADS}
+    found = Noted({"heads": len(args.layers) * HEADS})
     with ExitStack() as stack:
         there, _ = started(stack, {name: (contender, name) for name in WAYS}, warm=WARM)
         sweeps_there = {name: there[name] for name in SWEEPS}
         importance_there = {name: there[name] for name in IMPORTANCE}
         for tokens, rounds in zip(args.tokens, args.rounds, strict=True):
             work = (tokens, args.layers)
-            found |= rows(tallies(sweeps_there, work, rounds), tokens)
+            found.add(rows(tallies(sweeps_there, work, rounds), tokens))
             gap = largest_difference(sweeps_there, "masked")
-            found[f"largest_difference_T{tokens}"] = gap
-            found |= forwards(tallies(importance_there, work, IMPORTANCE_ROUNDS), tokens)
+            found.add({f"largest_difference_T{tokens}": gap})
+            found.add(forwards(tallies(importance_there, work, IMPORTANCE_ROUNDS), tokens))
     return found
 
 
