@@ -145,8 +145,13 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     ),
     (
         "jacobian",
-        "norms by closed forms over autograd's Jacobian, T = 64 / 128 / 256 / 512: times faster",
-        lambda f: _each(f, "speedup_over_autograd", SHORT, ".1f") + " ×",
+        "norms by closed forms over autograd's Jacobian, T = 64 / 128 / 256 / 512: times less "
+        "processor time; MiB of autograd, of ours",
+        lambda f: (
+            f"{_each(f, 'cpu_speedup_over_autograd', SHORT, '.1f')} ×; "
+            f"{_each(f, 'autograd_extra_mib', SHORT, '.1f')}; "
+            f"{_each(f, 'closed_extra_mib', SHORT, '.1f')}"
+        ),
         "",
     ),
     (
