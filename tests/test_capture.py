@@ -1,5 +1,6 @@
 """The door: what a watcher sees and may change, resuming at a layer, and who sees whose run."""
 
+import itertools
 import math
 import threading
 from dataclasses import replace
@@ -293,6 +294,15 @@ def test_a_query_by_key_mask_never_reaches_the_model(tiny_model):
     batch, _ = padded(loaded, "left")
     run(loaded, batch, record(calls))
     assert all(call.valid.ndim == 2 for call in calls[loaded.n_layers :])
+
+
+def test_only_a_text_with_its_padding_behind_it_takes_the_fast_causal_path():
+    """Of all masks of four keys those where no key that counts follows one that does not."""
+    masks = list(itertools.product([True, False], repeat=4))
+    found = {mask for mask in masks if capture._right_padded(torch.tensor([mask]))}
+    assert found == {tuple(position < length for position in range(4)) for length in range(5)}
+    both = torch.tensor([[True, True, False, False], [False, True, True, True]])
+    assert not capture._right_padded(both)
 
 
 @pytest.mark.parametrize("option", ["softcap", "position_bias", "s_aux", "sliding_window"])

@@ -111,6 +111,11 @@ def test_an_edit_of_all_layers_uses_the_weights_that_the_edits_below_lead_to(run
     torch.testing.assert_close(found.outcome[0], expected, rtol=1e-9, atol=1e-12)
 
 
+def test_a_scope_is_named_as_its_head_its_layer_or_all_of_them():
+    scopes = Scope(2, 5), Scope(2), Scope()
+    assert [scope.label for scope in scopes] == ["L2.H5", "layer 2", "all layers"]
+
+
 @pytest.mark.parametrize("kind", ["bert-classifier", "gpt2"])
 def test_editing_the_read_out_row_leaves_the_other_rows_alone(run, kind):
     clean = run(kind)
