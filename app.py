@@ -37,9 +37,7 @@ with ui.page("Overview", question="What do the heads of this model do on this te
     )
     table = ui.head_table(view)
     with st.container(horizontal=True):
-        clicked = overview.atlas(view, table, METRICS[metric])
-        ticked = overview.heads(view, table, METRICS[metric])
-    standing = pictures.standing_out(view, ui.trace(view))
-    head = roles.roles_of_heads(view) or standing or clicked or ticked
-    if head:
-        ui.select_head(view, head["layer"], head["head"], page=INSPECTOR)
+        overview.atlas(view, table, METRICS[metric], INSPECTOR)
+        overview.heads(view, table, METRICS[metric], INSPECTOR)
+    pictures.standing_out(view, ui.trace(view), INSPECTOR)
+    roles.roles_of_heads(view, INSPECTOR)

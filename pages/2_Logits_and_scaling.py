@@ -18,16 +18,15 @@ with ui.page("Logits and scaling", question="What does √d_k do in this head?")
         "Section", list(SECTIONS), key="part", default="spread", url=True,
         format_func=SECTIONS.__getitem__, label_visibility="collapsed",
     )  # fmt: skip
-    clicked = None
     if section == "spread":
-        clicked = scaling.spread(view, trace)
-        clicked = scaling.causes(view, trace) or clicked
+        scaling.spread(view, trace)
+        scaling.causes(view, trace)
     elif section == "captured":
         what_if.what_if(view, trace)
     elif section == "model":
-        clicked = rescaling.in_the_model(view)
+        rescaling.in_the_model(view)
     else:
-        clicked = pairs.pair(view, trace)
+        pairs.pair(view, trace)
     with st.expander("The derivation"):
         st.markdown(
             "With independent components of mean 0 and variance 1, "
@@ -36,5 +35,3 @@ with ui.page("Logits and scaling", question="What does √d_k do in this head?")
             r"for an independent query and key, $\mathrm{Var}(q\cdot k)="
             r"\mathrm{tr}(\Sigma_q\Sigma_k)+\mu_q^\top\Sigma_k\mu_q+\mu_k^\top\Sigma_q\mu_k$."
         )
-    if clicked:
-        ui.select_head(view, clicked["layer"], clicked["head"])

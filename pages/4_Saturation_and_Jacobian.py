@@ -19,17 +19,16 @@ with ui.page("Saturation and Jacobian", question="Can a gradient pass through th
         "Section", list(SECTIONS), key="part", default="heads", url=True,
         format_func=SECTIONS.__getitem__, label_visibility="collapsed",
     )  # fmt: skip
-    clicked = None
     if section == "heads":
-        clicked = jacobian.atlas(view, trace)
+        jacobian.atlas(view, trace)
     elif section == "bounds":
-        clicked = jacobian.against_bounds(view, trace)
+        jacobian.against_bounds(view, trace)
     elif section == "row":
         jacobian.one_row(view, trace)
     elif section == "gradient":
-        clicked = gradient.real_gradient(view)
+        gradient.real_gradient(view)
     else:
-        clicked = sinks.where_weight_goes(view, trace)
+        sinks.where_weight_goes(view, trace)
     with st.expander("The derivation"):
         st.markdown(
             r"For $p=\mathrm{softmax}(s)$ the Jacobian is $J=\partial p/\partial s="
@@ -39,5 +38,3 @@ with ui.page("Saturation and Jacobian", question="Can a gradient pass through th
             r"norm is at most $\frac12$. A saturated row passes almost no gradient to its query "
             "and keys."
         )
-    if clicked:
-        ui.select_head(view, clicked["layer"], clicked["head"])

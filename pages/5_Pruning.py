@@ -14,7 +14,7 @@ with ui.page("Pruning", question="Which heads does this model need for these tex
     heads = pruning.scored(state)
     if heads is not None:
         pruning.numbers(state, heads)
-        clicked = pruning.atlases(state, heads)
+        pruning.atlases(state, heads, INSPECTOR)
         left, right = st.columns([3, 2])
         with left:
             pruning.table(state, heads)
@@ -31,8 +31,6 @@ with ui.page("Pruning", question="Which heads does this model need for these tex
             pruning_layers.transfer(state)
         with cut:
             pruning_curves.cutting(state, heads)
-        if clicked:
-            ui.select_head(view, clicked["layer"], clicked["head"], page=INSPECTOR)
     else:
         st.caption(
             "Importance is the slope of the loss in a head's gate, the effect is what happens when "

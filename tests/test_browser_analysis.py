@@ -143,3 +143,22 @@ def test_a_click_in_the_boxes_chooses_that_head(opened):
     tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(tab.get_by_text("Logits of layer 2, head 5")).to_be_visible()
     expect(tab).to_have_url(re.compile("layer=2&head=5"))
+
+
+def test_a_cell_chooses_its_head_again_after_another_control_has_moved_on(opened):
+    tab = opened(JACOBIAN, "heads")
+
+    def click():
+        cell = tab.locator('[data-testid="stVegaLiteChart"] path[aria-label*="layer: 4"]')
+        box = cell.filter(visible=True).first.bounding_box()
+        tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    click()
+    expect(tab.get_by_label("Layer", exact=True)).to_have_value("4")
+    expect(tab.get_by_text(re.compile(r"^Rows of layer 4, head \d+$"))).to_be_visible()
+    tab.get_by_label("Layer", exact=True).press("ArrowUp")
+    expect(tab.get_by_text(re.compile(r"^Rows of layer 5, head \d+$"))).to_be_visible()
+    settled(tab)
+    click()
+    expect(tab.get_by_text(re.compile(r"^Rows of layer 4, head \d+$"))).to_be_visible()
+    expect(tab).to_have_url(re.compile("layer=4"))

@@ -1,13 +1,18 @@
 """What is chosen, and the link: pure functions, no browser."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnprobe.ui import state
 from attnprobe.ui.errors import plain
 from attnprobe.ui.picker import Asked
+from attnprobe.ui.scaling import place_of
 from attnprobe.ui.show import picked_from
-from attnprobe.ui.state import changed, clamped, parsed, take_model
+from attnprobe.ui.state import changed, clamped, parsed, picking_head, take_model
+from attnprobe.ui.view import View
 
 LINK = {"model": "bundled:bert", "layer": "3", "head": "7", "view": "weights"}
 
@@ -67,6 +72,59 @@ def test_a_revision_leaves_with_the_model_that_it_was_given_for():
 )
 def test_a_click_is_the_fields_of_its_mark(event, picked):
     assert picked_from(event) == picked
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """What a session has chosen, and where a callback has sent it."""
+    kept = SimpleNamespace(
+        session_state={state.CHOSEN: {"layer": 0, "head": 0}},
+        query_params=SimpleNamespace(to_dict=dict, from_dict=lambda url: None),
+        gone=[],
+    )
+    kept.switch_page = kept.gone.append
+    monkeypatch.setattr(state, "st", kept)
+    return kept
+
+
+MODEL = SimpleNamespace(loaded=SimpleNamespace(n_layers=3, n_heads=5))
+
+
+def test_a_mark_that_names_a_head_chooses_it_and_opens_the_page_that_was_asked_for(session):
+    picking_head(MODEL)({"layer": 2, "head": 4, "query": 7})
+    assert session.session_state[state.CHOSEN] == {"layer": 2, "head": 4}
+    assert session.gone == []
+    picking_head(MODEL, "pages/x.py")({"layer": 1, "head": 3})
+    assert session.session_state[state.CHOSEN] == {"layer": 1, "head": 3}
+    assert session.gone == ["pages/x.py"]
+
+
+def test_a_head_beyond_the_model_is_the_nearest_one(session):
+    picking_head(MODEL)({"layer": 99, "head": -4})
+    assert session.session_state[state.CHOSEN] == {"layer": 2, "head": 0}
+
+
+@pytest.mark.parametrize("mark", [{}, {"layer": 2}, {"layer": "2", "head": 1}, {"head": None}])
+def test_a_mark_that_names_no_head_chooses_nothing(session, mark):
+    picking_head(MODEL, "pages/x.py")(mark)
+    assert session.session_state[state.CHOSEN] == {"layer": 0, "head": 0}
+    assert session.gone == []
+
+
+@pytest.mark.parametrize(
+    ("head", "place"),
+    [
+        (3, {"layer": 1, "head": 3}),
+        ("2.11", {"layer": 2, "head": 11}),
+        ("2.x", {}),
+        ("", {}),
+        (None, {}),
+        ("9" * 5000, {}),
+    ],
+)
+def test_a_box_names_its_head_or_its_layer_and_head(head, place):
+    view = View(None, None, 1, 0, None, "light")
+    assert place_of(view, {"head": head}) == place
 
 
 @given(st.text())

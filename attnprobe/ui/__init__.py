@@ -30,8 +30,8 @@ Numbers
 
 Pictures
     `ui.show(view, figure, title, key=…)`: a card with title, chart, caption and export menu, where
-    `figure` is an `export.Figure` whose `chart_for` is a function of the mode. With `selectable`,
-    returns what was clicked in this run as a dict of fields, or None; `selected=` says what is
+    `figure` is an `export.Figure` whose `chart_for` is a function of the mode. `on_pick` is told
+    the fields of a mark that was clicked before the page is made anew; `selected=` says what is
     chosen now. `width="content"` makes a card as wide as its chart, for rows of cards inside
     `st.container(horizontal=True)`.
     `ui.card(title, export=figure)`: the same frame for other content, with `formats=("csv",)` for a
@@ -40,7 +40,7 @@ Pictures
     `ui.provenance(view, layer=…, head=…, excluded=…, seed=…)`: for `export.Figure`.
 
 State
-    `ui.select_head(view, layer, head, page=None)`: choose a head, here or on another page.
+    `ui.picking_head(view, page=None)`: an `on_pick` that chooses a head, here or on another page.
     `ui.choice(label, options, key=…, url=True)`: one of a few, kept over page switches and, with
     `url`, in the link.
 """
@@ -50,7 +50,7 @@ from attnprobe.ui.errors import explained
 from attnprobe.ui.page import page
 from attnprobe.ui.run import Outcome, Progress, run
 from attnprobe.ui.show import card, draw, metrics, provenance, show
-from attnprobe.ui.state import choice, select_head
+from attnprobe.ui.state import choice, picking_head
 from attnprobe.ui.view import View
 
 __all__ = [
@@ -65,9 +65,9 @@ __all__ = [
     "head_table",
     "metrics",
     "page",
+    "picking_head",
     "provenance",
     "run",
-    "select_head",
     "show",
     "trace",
 ]

@@ -17,7 +17,7 @@ from attnprobe.ui.errors import plain
 from attnprobe.ui.jacobian import chosen_last, picked
 from attnprobe.ui.scaling import of_head
 from attnprobe.ui.show import NO_ROW, provenance, show
-from attnprobe.ui.state import choice
+from attnprobe.ui.state import choice, picking_head
 from attnprobe.ui.view import View
 
 RATIO = Quantity(
@@ -52,7 +52,7 @@ class Loss:
     examples: Examples
 
 
-def real_gradient(view: View) -> dict | None:
+def real_gradient(view: View) -> None:
     """The read-out and the loss as chosen; then all heads, the chosen one's rows, every row."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         read = experiments.of_this_text(view)
@@ -69,16 +69,16 @@ def real_gradient(view: View) -> dict | None:
     )  # fmt: skip
     if rows.empty:
         st.caption(NO_ROW)
-        return None
+        return
     heads = computed(view, "gradient:heads", of, lambda tick: gradient.heads(rows))
     st.markdown(_starved(heads))
     facts = {"read_out": read.statement, "loss": loss.words}
     left, right = st.columns(2)
     with left:
-        clicked = _map(view, heads, name, provenance(view, **facts))
+        _map(view, heads, name, provenance(view, **facts))
     with right:
         _profile(view, rows, provenance(view, **picked(view), **facts))
-    return _against_norm(view, rows, provenance(view, **facts)) or clicked
+    _against_norm(view, rows, provenance(view, **facts))
 
 
 def _loss(view: View, read: ReadOut) -> Loss:
@@ -107,7 +107,7 @@ def _starved(heads: pd.DataFrame) -> str:
     )
 
 
-def _map(view: View, heads: pd.DataFrame, name: str, made: Provenance) -> dict | None:
+def _map(view: View, heads: pd.DataFrame, name: str, made: Provenance) -> None:
     q = MAPS[name]
     shown = heads if name == "ratio" else heads.assign(**{name: heads[name].where(heads[name] > 0)})
     most = float(heads["ratio"].max())
@@ -123,9 +123,9 @@ def _map(view: View, heads: pd.DataFrame, name: str, made: Provenance) -> dict |
         f"Heat map of {q.title} for every head.",
         made,
     )
-    return show(
+    show(
         view, figure, "What the softmax lets through" if name == "ratio" else q.label,
-        key=f"gradient:map:{name}", selectable=True, selected=picked(view),
+        key=f"gradient:map:{name}", on_pick=picking_head(view), selected=picked(view),
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _profile(view: View, rows: pd.DataFrame, made: Provenance) -> None:
     show(view, figure, f"Rows of {of_head(view)}", key="gradient:profile")
 
 
-def _against_norm(view: View, rows: pd.DataFrame, made: Provenance) -> dict | None:
+def _against_norm(view: View, rows: pd.DataFrame, made: Provenance) -> None:
     name = choice(
         "Norm of J", NORMS, key="gradient_norm",
         format_func=lambda n: METRICS[n].label.removeprefix("Jacobian, "),
@@ -172,6 +172,7 @@ def _against_norm(view: View, rows: pd.DataFrame, made: Provenance) -> dict | No
         "Scatter of a norm of J against the share of the gradient let through.",
         made,
     )  # fmt: skip
-    return show(
-        view, figure, "Row by row, against ‖J‖", key=f"gradient:rows:{name}", selectable=True
-    )
+    show(
+        view, figure, "Row by row, against ‖J‖", key=f"gradient:rows:{name}",
+        on_pick=picking_head(view),
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from attnprobe.trace import Trace, head_table
 from attnprobe.ui.cached import computed
 from attnprobe.ui.scaling import of_head
 from attnprobe.ui.show import NO_ROW, heading, provenance, show, two_cards, value
-from attnprobe.ui.state import choice
+from attnprobe.ui.state import choice, picking_head
 from attnprobe.ui.view import View
 
 ATLAS = ("saturated", "normalised_entropy", *saturation.NORMS)
@@ -45,7 +45,7 @@ def picked(view: View) -> dict[str, int]:
     return {"layer": view.layer, "head": view.head}
 
 
-def atlas(view: View, trace: Trace) -> dict | None:
+def atlas(view: View, trace: Trace) -> None:
     """All heads by one norm, and the share of saturated rows at a chosen threshold."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         name = st.selectbox(
@@ -80,12 +80,11 @@ def atlas(view: View, trace: Trace) -> dict | None:
         provenance(view, saturated_from=threshold),
     )
     with st.container(horizontal=True):
-        clicked = show(
-            view, figure, f"Every head: {q.label}", key=f"jacobian:atlas:{name}", selectable=True,
-            selected=picked(view), width="content",
+        show(
+            view, figure, f"Every head: {q.label}", key=f"jacobian:atlas:{name}",
+            on_pick=picking_head(view), selected=picked(view), width="content",
         )  # fmt: skip
         _profile(view, trace, threshold, names)
-    return clicked
 
 
 def left_out(tokens: int, counted: int) -> str:
@@ -133,7 +132,7 @@ def _profile(view: View, trace: Trace, threshold: float, names: list[str]) -> No
     show(view, figure, f"Rows of {of_head(view)}", key="jacobian:profile")
 
 
-def against_bounds(view: View, trace: Trace) -> dict | None:
+def against_bounds(view: View, trace: Trace) -> None:
     """Every row of every head: its peak against a norm, with the exact bounds."""
     name = choice(
         "Norm", saturation.NORMS, key="jacobian_norm",
@@ -142,7 +141,7 @@ def against_bounds(view: View, trace: Trace) -> dict | None:
     frame = computed(view, "jacobian:rows", {}, lambda tick: saturation.rows(trace))
     if frame.empty:
         st.caption(NO_ROW)
-        return None
+        return
     shown = chosen_last(view, frame)
     limits = saturation.bounds(name)
     figure = Figure(
@@ -157,9 +156,9 @@ def against_bounds(view: View, trace: Trace) -> dict | None:
         f"Scatter of peak against {METRICS[name].label} with bounds.",
         provenance(view),
     )  # fmt: skip
-    return show(
+    show(
         view, figure, "Saturation closes the softmax", key=f"jacobian:bounds:{name}",
-        selectable=True,
+        on_pick=picking_head(view),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from attnprobe.metrics import METRICS, Quantity
 from attnprobe.models import LoadedModel
 from attnprobe.ui.errors import plain
 from attnprobe.ui.show import card, metrics, provenance, show
+from attnprobe.ui.state import open_head, picking_head
 from attnprobe.ui.view import View
 
 SHOWN = ("entropy", "peak", "saturated", "jacobian_frobenius")
@@ -68,8 +69,8 @@ def short(count: int) -> str:
     return str(count)
 
 
-def atlas(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
-    """Layers × heads coloured by one number; the head that was clicked, or None."""
+def atlas(view: View, table: pd.DataFrame, q: Quantity, page: str) -> None:
+    """Layers × heads coloured by one number; a click opens the head on `page`."""
     here = {"layer": view.layer, "head": view.head}
 
     def chart(mode: figures.Mode):
@@ -83,14 +84,15 @@ def atlas(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
         alt=f"Heat map of {q.title} for every layer and head.",
         provenance=provenance(view),
     )
-    return show(
+    show(
         view, figure, f"Head atlas: {q.label}", key=f"atlas:{q.name}",
-        selectable=True, selected=here, width="content",
+        on_pick=picking_head(view, page), selected=here, width="content",
     )  # fmt: skip
 
 
-def heads(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
-    """The table of heads, highest first; the head whose row was clicked in this run, or None."""
+def heads(view: View, table: pd.DataFrame, q: Quantity, page: str) -> None:
+    """The table of heads, highest first; a tick opens the head on `page`."""
+    key = f"heads:{q.name}"
     names = list(dict.fromkeys([q.name, *SHOWN]))
     frame = table[["layer", "head", *names]].sort_values(q.name, ascending=False)
     narrow = {axis: st.column_config.NumberColumn(axis, width=42) for axis in ("layer", "head")}
@@ -103,18 +105,21 @@ def heads(view: View, table: pd.DataFrame, q: Quantity) -> dict | None:
         provenance=provenance(view),
     )
     caption = "Click a column to sort, tick a row to open the head."
+
+    def ticked() -> None:
+        for row in st.session_state[key].selection.rows:
+            open_head(view, page, *(int(frame[axis].iloc[row]) for axis in ("layer", "head")))
+
     with card("All heads", caption=caption, export=figure, formats=("csv",)):
-        event = st.dataframe(
+        st.dataframe(
             frame,
             hide_index=True,
             height="stretch",
             column_config=narrow | {name: number_column(METRICS[name]) for name in names},
-            on_select="rerun",
+            on_select=ticked,
             selection_mode="single-row",
-            key=f"heads:{q.name}",
+            key=key,
         )
-    rows = event.selection.rows
-    return None if not rows else frame.iloc[rows[0]][["layer", "head"]].astype(int).to_dict()
 
 
 def number_column(q: Quantity):

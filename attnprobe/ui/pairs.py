@@ -10,6 +10,7 @@ from attnprobe.trace import Trace
 from attnprobe.ui.cached import computed
 from attnprobe.ui.scaling import figure_of, of_head
 from attnprobe.ui.show import show, value
+from attnprobe.ui.state import picking_head
 from attnprobe.ui.view import View
 
 ASYMMETRY = Quantity(
@@ -30,7 +31,7 @@ PARTS = {
 MOST, ROW = 24, 16
 
 
-def symmetry(view: View, trace: Trace) -> dict | None:
+def symmetry(view: View, trace: Trace) -> None:
     """How differently each head scores the two directions of a pair."""
     frame = computed(view, "scaling:asymmetry", {}, lambda tick: scaling.asymmetry(trace))
     figure = figure_of(
@@ -41,17 +42,14 @@ def symmetry(view: View, trace: Trace) -> dict | None:
         frame, f"{ASYMMETRY.definition} Click a cell to choose the head.",
         "Heat map of the QK asymmetry of every head.", head=False,
     )  # fmt: skip
-    return show(
-        view, figure, "QK asymmetry", key="scaling:asymmetry", selectable=True,
+    show(
+        view, figure, "QK asymmetry", key="scaling:asymmetry", on_pick=picking_head(view),
         selected={"layer": view.layer, "head": view.head},
     )  # fmt: skip
 
 
-def pair(view: View, trace: Trace) -> dict | None:
-    """Beside the symmetry of all heads one logit, with the parts that biases add and its summands.
-
-    Returns the head that was clicked in the map.
-    """
+def pair(view: View, trace: Trace) -> None:
+    """Beside the symmetry of all heads one logit: the parts that biases add, and its summands."""
     names = [f"{i}: {token}" for i, token in enumerate(view.tokens.display)]
     last = len(names) - 1
     with st.container(horizontal=True):
@@ -62,11 +60,10 @@ def pair(view: View, trace: Trace) -> dict | None:
     chosen = {"query": names[query], "key": names[key]}
     left, right = st.columns(2)
     with left:
-        clicked = symmetry(view, trace)
+        symmetry(view, trace)
     with right:
         _parts(view, frame, chosen)
     _summands(view, frame, chosen)
-    return clicked
 
 
 def _parts(view: View, frame: pd.DataFrame, chosen: dict[str, str]) -> None:

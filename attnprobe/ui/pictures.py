@@ -15,7 +15,7 @@ from attnprobe.trace import Trace
 from attnprobe.ui import components
 from attnprobe.ui.cached import computed, head_table
 from attnprobe.ui.show import card, provenance, value
-from attnprobe.ui.state import choose_head
+from attnprobe.ui.state import choose_head, open_head
 from attnprobe.ui.view import View
 
 PICTURE = 64
@@ -107,14 +107,15 @@ def layer_frame(view: View, trace: Trace) -> pd.DataFrame:
     )
 
 
-def standing_out(view: View, trace: Trace) -> dict | None:
-    """The head that does each simple thing most on this text; the one that was clicked, or None."""
+def standing_out(view: View, trace: Trace, page: str) -> None:
+    """The head that does each simple thing most on this text; a click opens it on `page`."""
     found = computed(view, "standouts", {}, lambda tick: standouts(trace, tick=tick))
     if found.empty:
-        return None
+        return
     pictures = computed(view, "standing out", {}, lambda tick: _pictures(trace, found))
     weight = colours_for(view)
     limits = limits_of(pictures, weight)
+    places = {row.Index: (int(row.layer), int(row.head)) for row in found.itertuples()}
     titles = {
         row.Index: f"{HABITS[row.habit].title} · L{row.layer}.H{row.head} · {row.score:.2f}"
         for row in found.itertuples()
@@ -138,10 +139,10 @@ def standing_out(view: View, trace: Trace) -> dict | None:
         provenance=provenance(view),
     )
     with card("Heads that stand out on this text", caption=figure.caption, export=figure):
-        clicked = components.gallery(
-            pictures, weight, key="standouts", mode=view.mode, limits=limits, titles=titles
-        )
-    return None if clicked is None else found.loc[clicked, ["layer", "head"]].to_dict()
+        components.gallery(
+            pictures, weight, key="standouts", mode=view.mode, limits=limits, titles=titles,
+            on_pick=lambda i: open_head(view, page, *places[i]),
+        )  # fmt: skip
 
 
 def _pictures(trace: Trace, found: pd.DataFrame) -> dict[int, np.ndarray]:

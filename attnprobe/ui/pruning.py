@@ -19,6 +19,7 @@ from attnprobe.ui.experiments import Experiment
 from attnprobe.ui.overview import number_column
 from attnprobe.ui.run import Outcome, Progress, run
 from attnprobe.ui.show import card, metrics, show
+from attnprobe.ui.state import picking_head
 
 LEVEL = 0.9
 
@@ -206,10 +207,9 @@ def _rho(value: float | None) -> str:
     return "undefined" if value is None else f"ρ = {value:.2f}"
 
 
-def atlases(state: Pruning, heads: pd.DataFrame) -> dict | None:
-    """Score and effect side by side; the head that was clicked, or None."""
+def atlases(state: Pruning, heads: pd.DataFrame, page: str) -> None:
+    """Score and effect side by side; a click opens the head on `page`."""
     view = state.experiment.page
-    clicked = None
     here = (view.layer, view.head)
     for place, q in zip(st.columns(2), (SCORES[state.score], LOSS), strict=True):
         figure = Figure(
@@ -221,12 +221,11 @@ def atlases(state: Pruning, heads: pd.DataFrame) -> dict | None:
             provenance=provenance(state, heads),
         )
         with place:
-            picked = show(
-                view, figure, q.label.capitalize(), key=f"pruning:{q.name}", selectable=True,
+            show(
+                view, figure, q.label.capitalize(), key=f"pruning:{q.name}",
+                on_pick=picking_head(view, page),
                 selected={"layer": view.layer, "head": view.head},
             )  # fmt: skip
-        clicked = clicked or picked
-    return clicked
 
 
 def _head_map(

@@ -13,7 +13,7 @@ from attnprobe.ui.cached import computed
 from attnprobe.ui.errors import plain
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.show import card, heading, metrics, provenance, show, value
-from attnprobe.ui.state import choice
+from attnprobe.ui.state import choice, picking_head
 from attnprobe.ui.view import View
 
 SCOPES = ("this head", "this layer", "all layers")
@@ -33,7 +33,7 @@ SHOWN = (
 )
 
 
-def in_the_model(view: View) -> dict | None:
+def in_the_model(view: View) -> None:
     """Choose where and how much, then the sweep and one factor in detail."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         scope = choice("Where", SCOPES, key="rescaling_scope", default="all layers")
@@ -46,7 +46,7 @@ def in_the_model(view: View) -> dict | None:
     layer = None if scope == "all layers" else view.layer
     head = view.head if scope == "this head" else None
     _sweep(view, read, scope, layer, head)
-    return _detail(view, read, scope, factor, layer, head)
+    _detail(view, read, scope, factor, layer, head)
 
 
 def _sweep(view: View, read: ReadOut, scope: str, layer, head) -> None:
@@ -98,7 +98,7 @@ MEANINGS = {
 }
 
 
-def _detail(view: View, read: ReadOut, scope: str, factor: float, layer, head) -> dict | None:
+def _detail(view: View, read: ReadOut, scope: str, factor: float, layer, head) -> None:
     factors = rescaling.factors_for(view.loaded, factor, layer, head)
     examples = read.prepare([view.tokens.text])
     where = {"layer": layer, "head": head, "factor": factor, "readout": read.statement}
@@ -125,7 +125,7 @@ def _detail(view: View, read: ReadOut, scope: str, factor: float, layer, head) -
     with left:
         _answers(view, answers, factor, extra)
     with right:
-        return _entropies(view, entropies, extra)
+        _entropies(view, entropies, extra)
 
 
 def _answers(view: View, frame: pd.DataFrame, factor: float, extra: dict[str, str]) -> None:
@@ -152,7 +152,7 @@ def _answers(view: View, frame: pd.DataFrame, factor: float, extra: dict[str, st
         )
 
 
-def _entropies(view: View, frame: pd.DataFrame, extra: dict[str, str]) -> dict | None:
+def _entropies(view: View, frame: pd.DataFrame, extra: dict[str, str]) -> None:
     figure = Figure(
         "rescaling-heads",
         lambda mode: figures.head_map(
@@ -163,7 +163,7 @@ def _entropies(view: View, frame: pd.DataFrame, extra: dict[str, str]) -> dict |
         "Heat map of the change of every head's entropy.",
         provenance(view, **extra),
     )
-    return show(
-        view, figure, "Every head's entropy", key="rescaling:heads", selectable=True,
+    show(
+        view, figure, "Every head's entropy", key="rescaling:heads", on_pick=picking_head(view),
         selected={"layer": view.layer, "head": view.head},
     )  # fmt: skip

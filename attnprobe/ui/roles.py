@@ -9,6 +9,7 @@ from attnprobe.export import Figure
 from attnprobe.metrics import Quantity
 from attnprobe.ui.run import Progress, run
 from attnprobe.ui.show import card, provenance, show
+from attnprobe.ui.state import picking_head
 from attnprobe.ui.view import View
 
 SEED = 0
@@ -30,8 +31,8 @@ SCORES = (
 )  # fmt: skip
 
 
-def roles_of_heads(view: View) -> dict | None:
-    """Three maps of all heads by role, when asked for; the head that was clicked, or None."""
+def roles_of_heads(view: View, page: str) -> None:
+    """Three maps of all heads by role, when asked for; a click opens the head on `page`."""
     loaded = view.loaded
     period = min(roles.PERIOD, roles.longest_period(loaded))
 
@@ -49,13 +50,13 @@ def roles_of_heads(view: View) -> dict | None:
             cost=f"{roles.SEQUENCES} forward passes of {2 * period} tokens.",
         )  # fmt: skip
     if outcome is None or outcome.value is None:
-        return None
+        return
     with st.container(horizontal=True):
-        clicked = [_map(view, outcome.value, q, period) for q in SCORES]
-    return next((cell for cell in clicked if cell), None)
+        for q in SCORES:
+            _map(view, outcome.value, q, period, page)
 
 
-def _map(view: View, table: pd.DataFrame, q: Quantity, period: int) -> dict | None:
+def _map(view: View, table: pd.DataFrame, q: Quantity, period: int, page: str) -> None:
     figure = Figure(
         f"roles-{q.name}",
         lambda mode: figures.head_map(table, q, mode=mode, limits=(0, 1), size=MAP),
@@ -64,4 +65,7 @@ def _map(view: View, table: pd.DataFrame, q: Quantity, period: int) -> dict | No
         f"Heat map of the score of the {q.label} for every head.",
         provenance(view, seed=SEED, period=period, sequences=roles.SEQUENCES),
     )
-    return show(view, figure, q.label.capitalize(), key=f"roles:{q.name}", selectable=True)
+    show(
+        view, figure, q.label.capitalize(), key=f"roles:{q.name}",
+        on_pick=picking_head(view, page),
+    )  # fmt: skip

@@ -1,5 +1,8 @@
 """The panels on how a head's captured logits are spread, and what their spread comes from."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -10,7 +13,7 @@ from attnprobe.metrics import Quantity
 from attnprobe.trace import Trace
 from attnprobe.ui.cached import computed
 from attnprobe.ui.show import heading, metrics, provenance, show, value
-from attnprobe.ui.state import choice
+from attnprobe.ui.state import choice, is_number, picking_head
 from attnprobe.ui.view import View
 
 LOGIT = Quantity("logit", "logit", format=".3f")
@@ -36,7 +39,7 @@ def figure_of(
     return Figure(name, chart, frame, caption, alt, provenance(view, **place, **extra))
 
 
-def spread(view: View, trace: Trace) -> Picked | None:
+def spread(view: View, trace: Trace) -> None:
     """The head's deviation against √d_k, logits as a histogram, and every head's as a box."""
     layer = computed(
         view, "scaling:spread", {"layer": view.layer},
@@ -53,7 +56,7 @@ def spread(view: View, trace: Trace) -> Picked | None:
         frame = computed(view, "scaling:spread", {}, lambda tick: scaling.spread(trace))
     with st.container() if wide else st.container(horizontal=True):
         _histogram(view, trace, whole_layer=of == "this layer")
-        return _boxes(view, trace, frame[frame["kind"] == kind], scope)
+        _boxes(view, trace, frame[frame["kind"] == kind], scope)
 
 
 def _deviation(view: View, trace: Trace, frame: pd.DataFrame) -> None:
@@ -87,7 +90,7 @@ def _histogram(view: View, trace: Trace, *, whole_layer: bool) -> None:
     show(view, figure, f"Logits of {what}", key="scaling:histogram")
 
 
-def _boxes(view: View, trace: Trace, part: pd.DataFrame, scope: str) -> Picked | None:
+def _boxes(view: View, trace: Trace, part: pd.DataFrame, scope: str) -> None:
     kind, here = part["kind"].iloc[0], view.head
     boxes = part
     if scope == "all heads":
@@ -104,26 +107,27 @@ def _boxes(view: View, trace: Trace, part: pd.DataFrame, scope: str) -> Picked |
         "Click a box to choose its head.",
         f"Box plot of the {kind} of every head.", head=False,
     )  # fmt: skip
-    clicked = show(
-        view, figure, f"{heading(kind)}, {scope}", key=f"scaling:boxes:{scope}", selectable=True,
-        selected={"head": here},
+    show(
+        view, figure, f"{heading(kind)}, {scope}", key=f"scaling:boxes:{scope}",
+        on_pick=lambda mark: picking_head(view)(place_of(view, mark)), selected={"head": here},
     )  # fmt: skip
-    return clicked and _place(view, clicked["head"])
 
 
-def _place(view: View, box: int | str) -> Picked:
-    """The layer and the head of a box: its head alone, or both as "2.3"."""
-    layer, _, head = str(box).rpartition(".")
-    return {"layer": int(layer or view.layer), "head": int(head)}
+def place_of(view: View, box: Mapping[str, Any]) -> Picked:
+    """The layer and the head of a box: its head alone, or both as "2.3"; empty if it names none."""
+    numbers = str(box.get("head")).split(".")
+    if not all(is_number(number) for number in numbers):
+        return {}
+    layer, head = [view.layer, *map(int, numbers)][-2:]
+    return {"layer": layer, "head": head}
 
 
-def causes(view: View, trace: Trace) -> Picked | None:
+def causes(view: View, trace: Trace) -> None:
     """Measured against predicted deviation of all heads, and the parts for the chosen one."""
     frame = computed(view, "scaling:causes", {}, lambda tick: scaling.causes(trace))
     with st.container(horizontal=True):
-        clicked = _deviations(view, trace, with_deviations(frame))
+        _deviations(view, trace, with_deviations(frame))
         _parts(view, frame)
-    return clicked
 
 
 def with_deviations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -138,11 +142,11 @@ def with_deviations(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**roots, drawn=drawn)
 
 
-def _deviations(view: View, trace: Trace, frame: pd.DataFrame) -> Picked | None:
+def _deviations(view: View, trace: Trace, frame: pd.DataFrame) -> None:
     drawn, textbook = frame[frame["drawn"]], trace.d_head**0.5
     if drawn.empty:
         st.caption("No head's logits differ on this text, so there is no deviation to compare.")
-        return None
+        return
     bounds = _lines(drawn, textbook)
     mine = drawn[(drawn["layer"] == view.layer) & (drawn["head"] == view.head)]
     marked = mine.assign(label=f"L{view.layer}.H{view.head}")
@@ -162,9 +166,9 @@ def _deviations(view: View, trace: Trace, frame: pd.DataFrame) -> Picked | None:
         "Scatter of measured against predicted standard deviation of raw logits, one dot a head.",
         head=False,
     )  # fmt: skip
-    return show(
-        view, figure, "Does Var(q·k) = d_k hold here?", key="scaling:deviation", selectable=True,
-        selected={"layer": view.layer, "head": view.head},
+    show(
+        view, figure, "Does Var(q·k) = d_k hold here?", key="scaling:deviation",
+        on_pick=picking_head(view), selected={"layer": view.layer, "head": view.head},
     )  # fmt: skip
 
 

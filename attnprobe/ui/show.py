@@ -1,6 +1,6 @@
 """Cards: a figure with its caption and its export menu, or anything else in the same frame."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.metadata import version
@@ -67,18 +67,18 @@ def show(
     title: str,
     *,
     key: str,
-    selectable: bool = False,
+    on_pick: Callable[[Picked], None] | None = None,
     selected: Mapping[str, Any] | None = None,
     width: Width = "stretch",
-) -> Picked | None:
+) -> None:
     """A card with the figure's chart, caption and export menu.
 
-    With `selectable`, returns the fields of the mark that was clicked in this run, else None.
+    `on_pick` is told the fields of a mark that was clicked, before the page is made anew.
     `selected` is what is chosen now: it lets a mark be clicked again after the choice has moved on
     by another control.
     """
     with card(title, caption=figure.caption, export=figure, key=key, width=width):
-        return draw(view, figure, key=key, selectable=selectable, selected=selected)
+        draw(view, figure, key=key, on_pick=on_pick, selected=selected)
 
 
 def draw(
@@ -86,10 +86,10 @@ def draw(
     figure: Figure,
     *,
     key: str,
-    selectable: bool = False,
+    on_pick: Callable[[Picked], None] | None = None,
     selected: Mapping[str, Any] | None = None,
     width: Width | None = None,
-) -> Picked | None:
+) -> None:
     """The chart alone, for inside a `card`; otherwise as `show`.
 
     A chart without square cells fills its card unless `width="content"`.
@@ -99,17 +99,17 @@ def draw(
     if width == "stretch" and not elastic:
         spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     look = {"theme": None, "width": width or ("stretch" if elastic else "content")}
-    if not selectable:
+    if on_pick is None:
         st.vega_lite_chart(spec, key=key, **look)
-        return None
+        return
     place = f"{key}:{_generation(key, selected)}"
-    st.vega_lite_chart(spec, key=place, on_select=partial(_note, key, place), **look)
-    return st.session_state.pop(f"{key}:new", None)
+    st.vega_lite_chart(spec, key=place, on_select=partial(_note, key, place, on_pick), **look)
 
 
-def _note(key: str, place: str) -> None:
-    picked = picked_from(st.session_state.get(place))
-    st.session_state[f"{key}:new"] = st.session_state[f"{key}:last"] = picked
+def _note(key: str, place: str, on_pick: Callable[[Picked], None]) -> None:
+    st.session_state[f"{key}:last"] = picked = picked_from(st.session_state.get(place))
+    if picked is not None:
+        on_pick(picked)
 
 
 def picked_from(event: Mapping[str, Any] | None) -> Picked | None:

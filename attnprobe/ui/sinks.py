@@ -11,6 +11,7 @@ from attnprobe.trace import Trace
 from attnprobe.ui.cached import computed
 from attnprobe.ui.jacobian import picked
 from attnprobe.ui.show import provenance, show
+from attnprobe.ui.state import picking_head
 from attnprobe.ui.view import View
 
 SHARE = Quantity(
@@ -26,7 +27,7 @@ MEANINGS = {
 }
 
 
-def where_weight_goes(view: View, trace: Trace) -> dict | None:
+def where_weight_goes(view: View, trace: Trace) -> None:
     """Weight on the first and the special tokens, and what is left without the special ones."""
     shares = computed(view, "sinks:shares", {}, lambda tick: sinks.shares(trace))
     places = shares[["position", "token"]].drop_duplicates()
@@ -36,12 +37,12 @@ def where_weight_goes(view: View, trace: Trace) -> dict | None:
         position = st.selectbox(
             "Token", list(names), format_func=names.__getitem__, key=f"sinks:token:{view.digest}"
         )
-        clicked = _shares(view, shares[shares["position"] == position], names[position])
+        _shares(view, shares[shares["position"] == position], names[position])
     with right:
-        return _left(view, trace) or clicked
+        _left(view, trace)
 
 
-def _shares(view: View, frame: pd.DataFrame, token: str) -> dict | None:
+def _shares(view: View, frame: pd.DataFrame, token: str) -> None:
     figure = Figure(
         "sinks",
         lambda mode: figures.head_map(
@@ -52,17 +53,17 @@ def _shares(view: View, frame: pd.DataFrame, token: str) -> dict | None:
         "Heat map of each head's mean weight on one token.",
         provenance(view, token=token),
     )
-    return show(
-        view, figure, f"Weight on {token}", key="sinks:shares", selectable=True,
+    show(
+        view, figure, f"Weight on {token}", key="sinks:shares", on_pick=picking_head(view),
         selected=picked(view),
     )  # fmt: skip
 
 
-def _left(view: View, trace: Trace) -> dict | None:
+def _left(view: View, trace: Trace) -> None:
     """What heads do among the ordinary tokens, if there are two of them."""
     if sum(not special for special in view.tokens.special) < 2:
         st.caption("Without special tokens fewer than two tokens are left.")
-        return None
+        return
     with st.container(horizontal=True, vertical_alignment="bottom"):
         name = st.selectbox(
             "Without special tokens", list(LEFT), format_func=lambda n: LEFT[n].title,
@@ -90,7 +91,7 @@ def _left(view: View, trace: Trace) -> dict | None:
         provenance(view, excluded="special tokens", weights=how),
     )  # fmt: skip
     title = "renormalised" if weights else "not renormalised"
-    return show(
+    show(
         view, figure, f"Without special tokens, {title}", key=f"sinks:without:{name}",
-        selectable=True, selected=picked(view),
+        on_pick=picking_head(view), selected=picked(view),
     )  # fmt: skip

@@ -5,7 +5,8 @@ leads if it says something else than that (a fresh link, the back button), other
 does. Text is never in the URL.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -42,11 +43,12 @@ def changed(url: Mapping[str, str], written: Mapping[str, str]) -> dict[str, str
 
 def parsed(url: Mapping[str, str]) -> dict[str, Any]:
     """Model and numbers as their types; what is no number is left out."""
-    numbers = {k: int(v) for k, v in url.items() if k in NUMBERS and _is_number(v)}
+    numbers = {k: int(v) for k, v in url.items() if k in NUMBERS and is_number(v)}
     return {k: v for k, v in url.items() if k not in NUMBERS and v.strip()} | numbers
 
 
-def _is_number(value: str) -> bool:
+def is_number(value: str) -> bool:
+    """Whether a word is a small whole number."""
     return value.isascii() and value.isdigit() and len(value) < 7
 
 
@@ -64,20 +66,33 @@ def write() -> None:
 
 
 def choose_head(view, layer: int, head: int) -> None:
-    """Chooses a head before the page is made: from a callback."""
+    """Chooses a head; for a callback, which comes before the page is made anew."""
     st.session_state[CHOSEN] |= {
         LAYER: clamped(layer, view.loaded.n_layers),
         HEAD: clamped(head, view.loaded.n_heads),
     }
 
 
-def select_head(view, layer: int, head: int, page: str | None = None) -> None:
-    """Chooses a head and draws again: this page, or another one such as "pages/1_….py"."""
+def open_head(view, page: str, layer: int, head: int) -> None:
+    """Chooses a head and goes to another page, such as "pages/1_….py"; for a callback."""
     choose_head(view, layer, head)
     write()
-    if page is None:
-        st.rerun()
     st.switch_page(page)
+
+
+def picking_head(view, page: str | None = None) -> Callable[[Mapping[str, Any]], None]:
+    """A callback that chooses the head that a mark of a chart names, and goes to `page` if given.
+
+    A mark comes from the browser: one without two whole numbers is passed over.
+    """
+    take = choose_head if page is None else partial(open_head, page=page)
+
+    def picked(mark: Mapping[str, Any]) -> None:
+        place = {axis: mark.get(axis) for axis in (LAYER, HEAD)}
+        if all(isinstance(number, int) for number in place.values()):
+            take(view, **place)
+
+    return picked
 
 
 def choice(

@@ -202,12 +202,11 @@ def gallery(
     chosen: int | None = None,
     limits: Limits | None = None,
     titles: Mapping[int, str],
-    on_pick: Callable[[int], None] | None = None,
-) -> int | None:
+    on_pick: Callable[[int], None],
+) -> None:
     """Small pictures [query key] of one size, NaN where a query may not see, in a grid that fits.
 
-    Returns the key of the picture that was clicked in this run, or None. `on_pick` is told it
-    before the page is made anew.
+    `on_pick` is told the key of the picture that was clicked, before the page is made anew.
     """
     stack = np.stack([np.asarray(picture, dtype=float) for picture in pictures.values()])
     scale = colour_scale(stack[np.isfinite(stack)], quantity, mode, limits=limits)
@@ -226,22 +225,21 @@ def gallery(
     def picked(place: Any) -> int | None:
         return names[place] if isinstance(place, int) and 0 <= place < len(names) else None
 
-    result = _GALLERY(
+    _GALLERY(
         key=key,
         data={"pixels": pd.DataFrame({"colour": colours}), "meta": meta},
         on_pick_change=_telling(key, picked, on_pick),
     )
-    return picked(result.pick)
 
 
 def _telling(
-    key: str, picked: Callable[[Any], int | None], on_pick: Callable[[int], None] | None
+    key: str, picked: Callable[[Any], int | None], on_pick: Callable[[int], None]
 ) -> Callable[[], None]:
     """Tells `on_pick` what the browser said was picked, if it can be."""
 
     def tell() -> None:
         found = picked(st.session_state[key].get("pick"))
-        if on_pick is not None and found is not None:
+        if found is not None:
             on_pick(found)
 
     return tell
