@@ -1,11 +1,13 @@
 """From a click to the last thing drawn, in a real Chromium, and how much the server sends for it.
 
 In the page, whatever changes what is seen leaves its time: elements and text that come, go or
-change, canvases that are painted. An act begins with the pointer or the key that starts it and ends
-with the last such change before the page has been still for a while. The server's share is the time
-from the page's first word to it to its last word back. Processor time of server and browser, which
-a busy machine changes little, goes up to the end of that stillness. Bytes are those of responses
-and of web socket frames, without the program of the page itself, which a browser keeps.
+change, canvases that are painted. What nobody sees does not count: the words that a canvas keeps
+for a screen reader, tools that wait for the pointer. An act begins with the pointer or the key that
+starts it and ends with the last such change before the page has been still for a while. The
+server's share is the time from the page's first word to it to its last word back. Processor time of
+server and browser, which a busy machine changes little, goes up to the end of that stillness. Bytes
+are those of responses and of web socket frames, without the program of the page itself, which a
+browser keeps.
 
 The atlas, the visits and the slider use the bundled BERT; token maps use a small GPT-2 of seeded
 random weights that reads as many tokens as are asked for, one a byte. The act is taken `--rounds`
@@ -68,9 +70,11 @@ for (const name of ["drawImage", "putImageData", "fillText", "fillRect", "stroke
 const seen = {subtree: true, childList: true, characterData: true,
               attributes: true, attributeFilter: ["d", "href", "xlink:href", "src", "transform"]};
 const status = '[data-testid="stStatusWidget"], [data-testid="stHeader"]';
-const inside = (node) => (node.nodeType === 1 ? node : node.parentElement);
+const inside = (node) => (node.nodeType === 1 ? node : (node.host ?? node.parentElement));
+const drawing = (node) => node?.closest(status) === null && node.closest("canvas") === null
+  && node.checkVisibility({ opacityProperty: true, visibilityProperty: true });
 const watch = (root) => new MutationObserver((changes) => {
-  if (changes.some((change) => !inside(change.target)?.closest(status))) mark();
+  if (changes.some((change) => drawing(inside(change.target)))) mark();
 }).observe(root, seen);
 watch(document);
 const attach = Element.prototype.attachShadow;

@@ -22,7 +22,7 @@ with ui.page("Logits and scaling", question="What does √d_k do in this head?")
         scaling.spread(view, trace)
         scaling.causes(view, trace)
     elif section == "captured":
-        what_if.what_if(view, trace)
+        ui.part(what_if.what_if, view, trace)
     elif section == "model":
         rescaling.in_the_model(view)
     else:

@@ -24,7 +24,7 @@ with ui.page("Saturation and Jacobian", question="Can a gradient pass through th
     elif section == "bounds":
         jacobian.against_bounds(view, trace)
     elif section == "row":
-        jacobian.one_row(view, trace)
+        ui.part(jacobian.one_row, view, trace)
     elif section == "gradient":
         gradient.real_gradient(view)
     else:

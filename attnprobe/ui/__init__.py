@@ -37,6 +37,7 @@ Pictures
     `ui.card(title, export=figure)`: the same frame for other content, with `formats=("csv",)` for a
     table; in it, `ui.draw(view, figure, key=…)` is the chart alone.
     `ui.metrics(…)`: a row of numbers.
+    `ui.part(draw, …)`: a part of a page that its own widgets make anew without the rest.
     `ui.provenance(view, layer=…, head=…, excluded=…, seed=…)`: for `export.Figure`.
 
 State
@@ -47,7 +48,7 @@ State
 
 from attnprobe.ui.cached import computed, head_table, trace
 from attnprobe.ui.errors import explained
-from attnprobe.ui.page import page
+from attnprobe.ui.page import page, part
 from attnprobe.ui.run import Outcome, Progress, run
 from attnprobe.ui.show import card, draw, metrics, provenance, show
 from attnprobe.ui.state import choice, picking_head
@@ -65,6 +66,7 @@ __all__ = [
     "head_table",
     "metrics",
     "page",
+    "part",
     "picking_head",
     "provenance",
     "run",

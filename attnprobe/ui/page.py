@@ -1,8 +1,9 @@
 """How every page begins: title, sidebar, model, text, certificate, and the net under all of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -32,3 +33,17 @@ def page(title: str, *, question: str = "", needs_model: bool = True) -> Iterato
         yield sidebar.view(title, needs_model=needs_model)
         return
     st.stop()
+
+
+def part(draw: Callable[..., None], *given: Any) -> None:
+    """`draw(*given)` as a part of the page that its own widgets make anew without the rest.
+
+    For what changes nothing outside itself: no chart in it may choose a head.
+    """
+
+    @st.fragment
+    def alone() -> None:
+        with explained():
+            draw(*given)
+
+    alone()
