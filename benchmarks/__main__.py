@@ -28,6 +28,7 @@ BENCHMARKS = (
     "screen",
     "soak",
     "gpu",
+    "mutation",
 )
 
 

@@ -221,6 +221,13 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
         lambda f: f"{f['kib_per_run']:.2f}",
         "0",
     ),
+    (
+        "mutation",
+        "small faults (mutants) that the tests notice, a sample of each of `softmax_stats` / "
+        "`capture` / `readout` / `analyses`",
+        lambda f: _killed(f),
+        "",
+    ),
 )
 
 
@@ -232,6 +239,14 @@ def _drawn(found: Found, acts: Sequence[str]) -> str:
         for act in acts
     )
     return f"{drawn}; {used}"
+
+
+def _killed(found: Found) -> str:
+    """The share of mutants killed in each package, and how many of how many were run."""
+    each = [key.removeprefix("score_") for key in found if key.startswith("score_")]
+    shares = " / ".join(f"{100 * found[f'score_{name}']:.0f}" for name in each)
+    made = sum(found[f"mutants_{name}"] for name in each)
+    return f"{shares} %; {found['sample']:,} of {made:,} run"
 
 
 def pruning_speed() -> str:
