@@ -162,8 +162,12 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     ),
     (
         "pruning",
-        "all 144 heads off one by one over masked passes, 16 / 64 / 256 tokens",
-        lambda f: _each(f, "speedup_over_masked", (16, 64, 256), ".1f") + " ×",
+        "all 144 heads off one by one over masked passes, 16 / 64 / 256 tokens: times less "
+        "processor time",
+        lambda f: (
+            f"{_each(f, 'cpu_speedup_over_masked', (16, 64, 256), '.1f')} ×; "
+            f"threads: {f['threads']}"
+        ),
         "5 / 3 / 1.9",
     ),
     (
@@ -252,12 +256,14 @@ def _killed(found: Found) -> str:
 def pruning_speed() -> str:
     found = result("pruning")
     head = ["tokens", "144 masked passes", "one batch of 144", "attnprobe", "over masked passes",
-            "over one batch"]  # fmt: skip
+            "over one batch", "MiB of the three"]  # fmt: skip
+    ways = ("masked", "batch", "resumed")
     rows = [
         [
             str(n),
-            *(f"{found[f'{way}_s_T{n}']:.1f} s" for way in ("masked", "batch", "resumed")),
-            *(f"{found[f'speedup_over_{way}_T{n}']:.1f} ×" for way in ("masked", "batch")),
+            *(f"{found[f'{way}_cpu_s_T{n}']:.1f} s" for way in ways),
+            *(f"{found[f'cpu_speedup_over_{way}_T{n}']:.1f} ×" for way in ways[:2]),
+            " / ".join(f"{found[f'{way}_extra_mib_T{n}']:,.0f}" for way in ways),
         ]
         for n in (16, 64, 256)
     ]
