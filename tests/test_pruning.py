@@ -256,6 +256,12 @@ def test_effects_come_with_a_paired_interval_around_them(classifier):
     assert torch.equal(heads_as_tensor(frame, "loss_change"), direct)
 
 
+def test_an_effect_is_significant_where_its_interval_leaves_zero_out():
+    low, high = [0.1, -0.1, -0.3, 0.0, -0.2], [0.2, 0.1, -0.1, 0.5, 0.0]
+    found = effects.significant(pd.DataFrame({"loss_low": low, "loss_high": high}))
+    assert found.tolist() == [True, False, True, False, False]
+
+
 def test_an_edit_that_changes_nothing_has_an_interval_of_zero_width(classifier):
     found = effects.layer_by_layer(classifier, TEXTS, torch.ones(1, 3))
     limits = found.intervals(draws=50)
