@@ -455,6 +455,14 @@ def test_the_ratio_is_of_means_and_ranked_among_the_other_heads():
     assert frame["texts"].tolist() == [2, 2, 2]
 
 
+def test_a_head_alone_has_a_ratio_and_no_null():
+    alone = {(0, text): 0.3 for text in range(2)}
+    row = permutation.ratios(summary_of(alone), replaced_of(alone)).iloc[0]
+    assert row["ratio"] == pytest.approx(1.0)
+    assert row["null_scopes"] == 0
+    assert row[["null_low", "null_median", "null_high", "null_share"]].isna().all()
+
+
 def test_the_null_is_of_other_heads_drawn_by_the_seed(tiny_model):
     loaded = tiny_model("gpt2")
     drawn = permutation.other_scopes(loaded, Scope(1, 2), 6, 0)

@@ -36,6 +36,37 @@ def left_padded(examples: Examples) -> Examples:
     return replace(examples, batch=moved, column=examples.column + shift[examples.row])
 
 
+def test_every_read_out_has_the_name_that_captions_and_errors_print(tiny_model):
+    names = {kind: of(tiny_model(kind)).name for kind in ("gpt2", "bert-mlm", "bert-classifier")}
+    assert names == {"gpt2": "next token", "bert-mlm": "masked token", "bert-classifier": "class"}
+    assert of(tiny_model("bert")).name == "label sentences"
+
+
+def test_a_read_out_states_how_it_reads(tiny_model):
+    causal, masked = tiny_model("gpt2"), tiny_model("bert-mlm")
+    stated = [
+        readout.next_token(causal, begin=True),
+        readout.next_token(causal, where="last"),
+        readout.masked_token(masked, share=0.25, seed=3),
+        readout.masked_token(masked, each=True),
+        readout.classes(tiny_model("bert-classifier")),
+    ]
+    assert [read.statement for read in stated] == [
+        "next token at every position, begin-of-text token first",
+        "next token after the last token",
+        "masked token, 25% of the tokens at once, seed 3",
+        "masked token, one at a time",
+        "class by the model's own head over 4 classes",
+    ]
+
+
+def test_a_text_of_one_token_has_no_next_one_and_the_sentence_says_what_to_do(tiny_model):
+    read = readout.next_token(tiny_model("gpt2"))
+    ways_out = r"single token and has no next one; lengthen it or begin with the begin-of-text"
+    with pytest.raises(BadInput, match=ways_out):
+        read.prepare([LabelledText("a")])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_read_out_is_the_model_s_own_output_at_its_spots(tiny_model, kind):
     model = tiny_model(kind)
@@ -196,6 +227,14 @@ def test_the_masked_share_is_masked_the_same_way_every_time_and_only_content(tin
             assert first.batch.ids[number, column] == mask_id
     other = readout.masked_token(model, share=0.3, seed=5).prepare(TEXTS)
     assert not torch.equal(first.batch.ids, other.batch.ids)
+
+
+def test_texts_of_the_same_length_are_masked_in_different_places(tiny_model):
+    texts = [f"the {a} sat on the {b}" for a in ("cat", "dog", "mango") for b in ("mat", "zebra")]
+    found = readout.masked_token(tiny_model("bert-mlm"), share=0.34, seed=4).prepare(texts)
+    places = {tuple(found.column[found.text == n].tolist()) for n in range(len(texts))}
+    assert {len(place) for place in places} == {2}
+    assert len(places) > 2
 
 
 def test_one_at_a_time_masks_every_content_token_once_in_its_own_row(tiny_model):
