@@ -12,6 +12,8 @@ from attnprobe import capture, readout
 from attnprobe.data import LabelledText
 from attnprobe.errors import BadInput
 from attnprobe.readout import Examples, score
+from attnprobe.readout.watched import mean_pooled
+from attnprobe.text import Batch
 
 TEXTS = ["the cat sat on the mat", "a dog", "zebra apple mango because it was tired and then ran"]
 SENTENCES = {"pets": "the cat and a dog", "fruit": "a mango and an apple", "rest": "it was tired"}
@@ -332,3 +334,26 @@ def test_the_fewest_that_are_enough_are_taken(tiny_model):
 def test_two_labels_with_one_sentence_are_refused(tiny_model):
     with pytest.raises(BadInput, match="'a' and 'c' have the same sentence"):
         readout.label_sentences(tiny_model("bert"), {"a": "the cat", "b": "a dog", "c": "the cat"})
+
+
+def spots_of(rows, text, target=None):
+    row, text = torch.tensor(rows), torch.tensor(text)
+    ids = torch.arange(6).reshape(2, 3)
+    batch = Batch(ids, torch.tensor([[True, True, True], [True, False, False]]))
+    target = None if target is None else torch.tensor(target)
+    return Examples(batch, row, torch.zeros_like(row), text, target, 2)
+
+
+def test_what_is_right_is_the_share_of_a_text_s_spots(tiny_model):
+    probabilities = torch.tensor([[0.7, 0.3], [0.2, 0.8], [0.9, 0.1], [0.4, 0.6], [0.3, 0.7]])
+    examples = spots_of([0, 0, 0, 1, 1], [0, 0, 0, 1, 1], target=[0, 1, 1, 1, 0])
+    found = score(readout.next_token(tiny_model("gpt2")), probabilities.log(), examples)
+    assert found.right.tolist() == pytest.approx([2 / 3, 1 / 2])
+    assert found.spots.tolist() == [3, 2]
+
+
+def test_pooling_is_the_mean_over_each_row_s_own_real_tokens():
+    hidden = torch.arange(12, dtype=torch.float64).reshape(2, 3, 2) ** 2
+    pooled = mean_pooled(hidden, spots_of([1, 0], [1, 0]))
+    first = [(0 + 4 + 16) / 3, (1 + 9 + 25) / 3]
+    assert pooled.tolist() == [pytest.approx([36.0, 49.0]), pytest.approx(first)]
