@@ -357,3 +357,11 @@ def test_pooling_is_the_mean_over_each_row_s_own_real_tokens():
     pooled = mean_pooled(hidden, spots_of([1, 0], [1, 0]))
     first = [(0 + 4 + 16) / 3, (1 + 9 + 25) / 3]
     assert pooled.tolist() == [pytest.approx([36.0, 49.0]), pytest.approx(first)]
+
+
+def test_a_class_number_ends_before_the_number_of_classes(tiny_model):
+    read = readout.classes(tiny_model("bert-classifier"))
+    last = read.prepare([LabelledText("a dog", "3")])
+    assert last.target.tolist() == [3]
+    with pytest.raises(BadInput, match=r"label '4' .* \(or 0 to 3\)"):
+        read.prepare([LabelledText("a dog", "4")])

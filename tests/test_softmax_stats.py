@@ -523,3 +523,12 @@ def test_bad_arguments_are_refused_in_a_sentence():
     with pytest.raises(BadInput, match="float16"):
         statistics_of(torch.zeros(2, 3), None, dtype=torch.float16)
     assert row_statistics(query, key, scale=1.0, causal=False, **common).keys.eq(5).all()
+
+
+def test_weights_of_a_half_precision_model_are_those_of_its_numbers_in_float32():
+    generator = torch.Generator().manual_seed(5)
+    half = [torch.randn(2, 7, 3, generator=generator).bfloat16() for _ in range(2)]
+    rule = {"scale": 0.6, "valid": None, "causal": True}
+    found = attention_weights(*half, **rule)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, attention_weights(*(x.float() for x in half), **rule))
