@@ -92,10 +92,10 @@ def test_padded_causal_context_equals_a_dense_masked_softmax(length, unseen):
     query, key, value = torch.randn(3, 2, 3, length, 4, generator=generator).unbind(0)
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[1, unseen] = False
-    call = AttentionCall(0, query, key, value, 0.5, valid, True)
+    call = AttentionCall(0, query, key, value, 0.3, valid, True)
     position = torch.arange(length)
     mask = valid[:, None, None, :] & (position <= position[:, None])
-    logits = (query @ key.mT * 0.5).masked_fill(~mask, -torch.inf)
+    logits = (query @ key.mT * 0.3).masked_fill(~mask, -torch.inf)
     expected = logits.softmax(-1) @ value
     rows = (mask.any(-1) & valid[:, None]).expand(2, 3, length)
     torch.testing.assert_close(call.context()[rows], expected[rows], atol=1e-5, rtol=1e-5)

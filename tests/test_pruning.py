@@ -59,6 +59,7 @@ def test_importance_is_the_mean_absolute_central_difference_of_each_text(tiny_mo
     texts = texts_for(kind)
     frame = importance.importance(read, texts, draws=2)
     assert (frame["texts"] == len(texts.texts)).all()
+    assert frame["importance"].between(frame["importance_low"], frame["importance_high"]).all()
     step = 1e-5
     for layer, head in [(0, 0), (1, 2)]:
         slopes = []

@@ -263,6 +263,7 @@ def test_loss_is_minus_log_probability_and_accuracy_counts_hits(tiny_model):
     scores = score(read, read_out, examples)
     torch.testing.assert_close(scores.loss, -torch.tensor([0.7, 0.25, 0.6]).log())
     assert scores.right.tolist() == [1, 0, 1]
+    assert scores.metric_name == "accuracy"
     assert scores.metric.item() == pytest.approx(2 / 3)
 
 
@@ -272,6 +273,7 @@ def test_without_labels_the_loss_is_the_divergence_from_the_unedited_model(tiny_
     base = torch.tensor([[0.5, 0.5, 0.0]]).log()
     edited = torch.tensor([[0.25, 0.5, 0.25]]).log()
     scores = score(read, edited, examples, base)
+    assert scores.metric_name == "agreement"
     assert scores.loss.item() == pytest.approx(0.5 * torch.log(torch.tensor(2.0)).item())
     assert score(read, base, examples, base).loss.item() == 0
     with pytest.raises(BadInput, match="unedited"):
@@ -283,6 +285,7 @@ def test_perplexity_weighs_texts_by_their_spots(tiny_model):
     examples = read.prepare(TEXTS)
     scores = score(read, read.log_probabilities(examples), examples)
     every = -read.log_probabilities(examples).gather(1, examples.target[:, None]).mean()
+    assert scores.metric_name == "perplexity"
     assert scores.metric.item() == pytest.approx(every.exp().item(), rel=1e-5)
 
 
