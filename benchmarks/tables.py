@@ -229,7 +229,7 @@ SPEED: Sequence[tuple[str, str, Callable[[Found], str], str]] = (
     (
         "mutation",
         "small faults (mutants) that the tests notice, a sample of each of `softmax_stats` / "
-        "`capture` / `readout` / `analyses`",
+        "`capture` / `readout` / `analyses` (`--sample 25`)",
         lambda f: _killed(f),
         "",
     ),
